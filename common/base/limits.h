@@ -48,6 +48,7 @@
 #define LIMIT_TENSORS            65536
 #define LIMIT_SHARDS             1024 /* files of one model */
 #define LIMIT_VOCABULARY         1048576
+#define LIMIT_EXPERTS            1024 /* of a layer */
 #define LIMIT_VERIFIER_STEPS     100000 /* work of one verification: counted, never timed */
 
 #endif

@@ -177,6 +177,16 @@ struct ops {
   /* x *= factor; x += y */
   void (*scale)(const struct ops *, float *x, float factor, size_t n);
   void (*add_operand)(const struct ops *, float *x, const void *y_operand, size_t n);
+  /* Layers of experts (network/experts.h), N of them, k for each row; NULL in a table that has none of the five.
+   * prob [T,N]: logits, then their softmax.  expert[T,k]: those of the k largest logits, of equals the lower ones,
+   * ascending; share[T,k]: their probabilities, divided by their sum when normalize. */
+  void (*route)(const struct ops *, int32_t *expert, float *share, float *prob, bool normalize, int T, int N, int k);
+  /* x[row[i]] += y[i] * share[slot[i]] for i < count, no row twice; share NULL: += y[i] */
+  void (*add_rows)(const struct ops *, float *x, const float *y, const float *share, const int32_t *slot,
+                   const int32_t *row, int count, int D);
+  /* out operand[count,D]: x[row[i]] * share[slot[i]] */
+  void (*share_rows)(const struct ops *, void *out_operand, const float *x, const float *share, const int32_t *slot,
+                     const int32_t *row, int count, int D);
   /* z = logits / temperature: logprob[t] = z[target] - lse; lse[T] = max + log sum exp (stored for the backward);
    * entropy[T] may be NULL. target < 0: the row is skipped (outputs 0). */
   void (*logprob)(const struct ops *, float *logprob, float *lse, float *entropy, const float *logits,
@@ -212,6 +222,13 @@ struct ops {
                           const float *gate, const float *up, const int32_t *row, int T, int F);
   void (*geglu_backward)(const struct ops *, void *dgate_operand, void *dup_operand, const float *dh, const float *gate,
                          const float *up, const int32_t *row, int T, int F);
+  /* dshare[slot[i]] = SUM of dh[i] * h[pair[i]]; then dh[i] *= share[saved[i]].  dh [count,F] */
+  void (*share_backward)(const struct ops *, float *dshare, float *dh, const void *h_operand, const float *share,
+                         const int32_t *slot, const int32_t *saved, const int32_t *pair, int count, int F);
+  /* dlogits operand[T,N] of the router, from dshare [T,k]; row: of prob, expert and share */
+  void (*route_backward)(const struct ops *, void *dlogits_operand, const float *dshare, const float *prob,
+                         const int32_t *expert, const float *share, const int32_t *row, bool normalize, int T, int N,
+                         int k);
   /* dlogits operand[T,V] = dlogprob[t] * (1[v = target] - exp(z - lse)) / temperature; rows with target < 0 are
    * zero. */
   void (*logprob_backward)(const struct ops *, void *dlogits_operand, const float *dlogprob, const float *logits,

@@ -483,11 +483,31 @@ static void test_other_families(void **state) {
   family = QWEN;
 }
 
+/* What the device's table cannot compute is refused by name before any memory is taken. */
+static void test_refusals(void **state) {
+  struct model_config experts = config_of(true), wide = config_of(true);
+  struct model *m = NULL;
+  struct err err = {0};
+  (void)state;
+  experts.experts = 4;
+  experts.chosen = 2;
+  experts.expert_ffn = 16;
+  experts.sparse[0] = 1;
+  assert_int_equal(model_create(&m, &experts, gpu, 0, &err), RC_UNSUPPORTED);
+  assert_string_equal(err.field, "num_experts");
+  assert_int_equal(model_create(&m, &experts, cpu, 0, &err), RC_OK);
+  model_free(m);
+  wide.head_dim = 256;
+  assert_int_equal(model_create(&m, &wide, gpu, 0, &err), RC_UNSUPPORTED);
+  assert_string_equal(err.field, "head_dim");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_weights),        cmocka_unit_test(test_float_file), cmocka_unit_test(test_forward),
       cmocka_unit_test(test_sampler),        cmocka_unit_test(test_fork),       cmocka_unit_test(test_training),
       cmocka_unit_test(test_training_again), cmocka_unit_test(test_step),       cmocka_unit_test(test_other_families),
+      cmocka_unit_test(test_refusals),
   };
   return cmocka_run_group_tests(tests, tables_open, tables_close);
 }

@@ -11,6 +11,8 @@ from harness import DATA, Cluster, digests, grpo_config, make_base_model
 FAMILIES = {
     "qwen2": {"max_window_layers": 1, "use_sliding_window": True, "sliding_window": 12},
     "llama": {"attention_bias": True, "mlp_bias": True, "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}},
+    "mistral": {"sliding_window": 10},
+    "qwen3_moe": {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "norm_topk_prob": True, "mlp_only_layers": [0]},
     "phi3": {"sliding_window": 9, "pad_token_id": 256},
     "gemma3_text": {"sliding_window": 12, "query_pre_attn_scalar": 16, "layer_types": ["sliding_attention", "full_attention"]},
 }
@@ -52,5 +54,6 @@ def test_the_same_weights_from_unlike_pools(tmp_path, family):
     assert {w["name"] for w in status["totals"]["workers"] if w["samples"] > 0} == {"small", "large"}
     names = tensor_names(checkpoints[-1])
     assert any("qkv_proj" in name for name in names) == (family == "phi3")
+    assert any(name == "model.layers.1.mlp.experts.5.down_proj.weight" for name in names) == (family == "qwen3_moe")
     assert any(name.endswith("q_proj.bias") for name in names) == (family in ("qwen2", "llama"))
     assert json.loads((checkpoints[-1].parent / "config.json").read_text())["model_type"] == family

@@ -24,13 +24,15 @@ import random
 import torch
 from safetensors.torch import save_file
 from transformers import (Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM,
-                          Qwen3Config, Qwen3ForCausalLM)
+                          Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
+from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
 
 CLASSES = {"qwen3": (Qwen3Config, Qwen3ForCausalLM), "qwen2": (Qwen2Config, Qwen2ForCausalLM), "llama": (LlamaConfig, LlamaForCausalLM),
            "mistral": (MistralConfig, MistralForCausalLM), "phi3": (Phi3Config, Phi3ForCausalLM),
-           "gemma3_text": (Gemma3TextConfig, Gemma3ForCausalLM)}
+           "gemma3_text": (Gemma3TextConfig, Gemma3ForCausalLM), "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM)}
 PROMPT, GREEDY, POSITIONS = 9, 20, 128
 MARGIN = 1e-3  # between the two largest logits of a greedy step
+ROUTER_MARGIN = 1e-3  # between the last expert that a row takes and the first that it does not: a row that goes elsewhere is another function
 
 ROPES = {
     "default": {},
@@ -48,6 +50,8 @@ COMMITTED = {
     "phi3": ("phi3", dict(sliding_window=9)),
     "gemma3": ("gemma3_text", dict(head_dim=12, num_hidden_layers=3, tie_word_embeddings=True, sliding_window=11, query_pre_attn_scalar=10, rope="linear",
                                    layer_types=["sliding_attention", "full_attention", "sliding_attention"])),
+    "qwen3_moe": ("qwen3_moe", dict(head_dim=10, num_hidden_layers=3, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=12, norm_topk_prob=True,
+                                    mlp_only_layers=[1])),
 }
 
 
@@ -57,6 +61,8 @@ def make_config(family, options):
     values = dict(hidden_size=32, num_attention_heads=4, num_key_value_heads=2, intermediate_size=44, num_hidden_layers=2, vocab_size=101,
                   max_position_embeddings=POSITIONS, rms_norm_eps=1e-6, tie_word_embeddings=False, bos_token_id=None, eos_token_id=[100, 3],
                   pad_token_id=None, attn_implementation="eager")
+    if family == "qwen3_moe":
+        values["experts_implementation"] = "eager"  # the others do not compute in float64
     values.update(options)
     values["rope_parameters"] = {"rope_type": rope, "rope_theta": values.pop("rope_theta", 10000.0), **ROPES[rope]}
     if family == "gemma3_text":
@@ -75,7 +81,7 @@ def draw_options(family, rng):
     options["eos_token_id"] = [options["vocab_size"] - 1, 3]
     if family in ("qwen2", "phi3") or rng.random() < 0.5:
         options["hidden_size"] = heads * dim
-        if family in ("qwen3", "mistral", "llama", "gemma3_text"):
+        if family in ("qwen3", "mistral", "llama", "gemma3_text", "qwen3_moe"):
             options["head_dim"] = dim
     else:
         options.update(hidden_size=heads * rng.randint(2, 20), head_dim=dim)
@@ -83,7 +89,14 @@ def draw_options(family, rng):
         options.update(use_sliding_window=True, sliding_window=rng.randint(1, 40), max_window_layers=rng.randint(0, 2))
     if family in ("mistral", "phi3"):
         options["sliding_window"] = rng.choice([None, rng.randint(1, 40)])
-    if family in ("llama", "qwen3"):
+    if family == "qwen3_moe":
+        experts = rng.randint(2, 9)
+        options.update(num_experts=experts, num_experts_per_tok=rng.randint(1, experts), moe_intermediate_size=rng.randint(3, 40),
+                       norm_topk_prob=rng.random() < 0.6, decoder_sparse_step=rng.choice([1, 1, 2]),
+                       mlp_only_layers=[layer for layer in range(3) if rng.random() < 0.2])
+        if rng.random() < 0.5:
+            options.update(use_sliding_window=True, sliding_window=rng.randint(1, 40))
+    if family in ("llama", "qwen3", "qwen3_moe"):
         options["attention_bias"] = rng.random() < 0.5
     if family == "gemma3_text":
         layers = ["sliding_attention" if rng.random() < 0.6 else "full_attention" for _ in range(options["num_hidden_layers"])]
@@ -105,6 +118,36 @@ def make_model(family, config, seed):
             norm = parameter.dim() == 1 and "norm" in name and family != "gemma3_text"  # whose norms multiply by 1 + w
             parameter.copy_((1 + noise if norm else noise).bfloat16().float())
     return model
+
+
+def watch_routers(model):
+    """The least margin by which any router has chosen, in a list."""
+    least = [float("inf")]
+
+    def note(router, _inputs, outputs):
+        if router.top_k < router.num_experts:
+            best = torch.topk(outputs[0], router.top_k + 1).values
+            least[0] = min(least[0], (best[..., -2] - best[..., -1]).min().item())
+
+    for module in model.modules():
+        if isinstance(module, Qwen3MoeTopKRouter):
+            module.register_forward_hook(note)
+    return least
+
+
+def as_in_files(tensors):
+    """The names and shapes of files: the model holds all experts of a layer in one tensor, files one tensor for each."""
+    out = {}
+    for name, tensor in tensors.items():
+        layer = name.removesuffix("gate_up_proj").removesuffix("down_proj")
+        for expert, part in enumerate(tensor if tensor.dim() == 3 else []):
+            if name.endswith("gate_up_proj"):
+                out[f"{layer}{expert}.gate_proj.weight"], out[f"{layer}{expert}.up_proj.weight"] = (half.contiguous() for half in part.chunk(2))
+            else:
+                out[f"{layer}{expert}.down_proj.weight"] = part.contiguous()
+        if tensor.dim() < 3:
+            out[name] = tensor
+    return out
 
 
 def all_logits(model, sequences):
@@ -129,7 +172,7 @@ def greedy(model, prompt):
 
 
 def adamw_losses(model, sequences):
-    matrices = [p for p in model.parameters() if p.dim() == 2]
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
     vectors = [p for p in model.parameters() if p.dim() == 1]
     optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}], lr=3e-3, betas=(0.9, 0.95),
                                   eps=1e-8)
@@ -152,21 +195,26 @@ def make(folder, family, options, lengths, seed):
     likeliest = None
     while likeliest is None:
         model = make_model(family, config, seed)
+        margin = watch_routers(model)
         with torch.no_grad():
             likeliest = greedy(model, sequences[0][:PROMPT])
+        if likeliest is not None:
+            losses = adamw_losses(copy.deepcopy(model), sequences).float()
+            losses_f64 = adamw_losses(copy.deepcopy(model).double(), sequences)
+        if margin[0] < ROUTER_MARGIN:
+            likeliest = None
         seed += 1000003
     config.save_pretrained(folder)
-    save_file({name: p.detach().bfloat16() for name, p in model.named_parameters()}, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(as_in_files({name: p.detach().bfloat16() for name, p in model.named_parameters()}), folder / "model.safetensors", metadata={"format": "pt"})
     out = {"tokens": torch.cat(sequences).int(), "lengths": torch.tensor(lengths).int(), "greedy": likeliest.int()}
     with torch.no_grad():
         out["logits"] = torch.cat(all_logits(model, sequences)).contiguous()
     loss = cross_entropy(model, sequences)
     loss.backward()
     out["loss"] = loss.detach().reshape(1)
-    out.update({f"grad/{name}": p.grad.clone() for name, p in model.named_parameters()})
-    wide = copy.deepcopy(model).double()
-    out["losses"] = adamw_losses(model, sequences).float()
-    out["losses_f64"] = adamw_losses(wide, sequences)
+    gradients = as_in_files({name: p.grad.clone() for name, p in model.named_parameters()})
+    out.update({f"grad/{name}": gradient for name, gradient in gradients.items()})
+    out["losses"], out["losses_f64"] = losses, losses_f64
     save_file(out, folder / "reference.safetensors")
 
 

@@ -154,6 +154,48 @@ struct swiglu_backward_args { /* rows; of geglu too */
   int F;
 };
 
+struct route_args { /* rows */
+  int32_t *expert;
+  float *share, *prob;
+  bool normalize;
+  int N, k;
+};
+
+struct add_rows_args { /* entries of the list */
+  float *x;
+  const float *y, *share;
+  const int32_t *slot, *row;
+  int D;
+};
+
+struct share_rows_args { /* entries of the list */
+  enum number_format format;
+  void *out;
+  const float *x, *share;
+  const int32_t *slot, *row;
+  int D;
+};
+
+struct share_backward_args { /* entries of the list */
+  enum number_format format;
+  float *dshare, *dh;
+  const void *h;
+  const float *share;
+  const int32_t *slot, *saved, *pair;
+  int F;
+};
+
+struct route_backward_args { /* rows */
+  enum number_format format;
+  void *dlogits;
+  const float *dshare, *prob;
+  const int32_t *expert;
+  const float *share;
+  const int32_t *row;
+  bool normalize;
+  int N, k;
+};
+
 struct logprob_args { /* rows */
   float *logprob, *lse, *entropy;
   const float *logits;
@@ -215,10 +257,10 @@ struct cpu_kernels {
   bool links; /* matrices, keys and values of bf16 are kept in links (ops.h, struct matrix and kv_layer) */
   cpu_kernel *to_operand, *from_operand;
   cpu_kernel *rmsnorm, *gemm, *add_bias, *head_norm_rope, *attention, *swiglu, *geglu, *scale, *add_operand, *logprob,
-      *sample;
+      *sample, *route, *add_rows, *share_rows;
   cpu_kernel *embed_backward, *rmsnorm_backward_x, *rmsnorm_backward_w, *gemm_weight_backward, *add_bias_backward,
       *head_norm_rope_backward_x, *head_norm_rope_backward_w, *attention_backward, *swiglu_backward, *geglu_backward,
-      *logprob_backward;
+      *share_backward, *route_backward, *logprob_backward;
   cpu_kernel *accumulate, *grad_from_accumulator, *sum_of_squares, *adamw;
   /* Checks properties of the CPU that the kernels rely on and CPUID does not tell; NULL: nothing to check. */
   bool (*holds)(void);

@@ -376,6 +376,25 @@ static void ops_add_operand(const struct ops *o, float *x, const void *y, size_t
   split(o, cpu_of(o)->kernels->add_operand, &c, n, 256, 0.3 * (double)n);
 }
 
+static void ops_route(const struct ops *o, int32_t *expert, float *share, float *prob, bool normalize, int T, int N,
+                      int k) {
+  struct route_args c = {.expert = expert, .share = share, .prob = prob, .normalize = normalize, .N = N, .k = k};
+  split(o, cpu_of(o)->kernels->route, &c, (size_t)T, 1, 1.0 * T * N * (k + 2));
+}
+
+static void ops_add_rows(const struct ops *o, float *x, const float *y, const float *share, const int32_t *slot,
+                         const int32_t *row, int count, int D) {
+  struct add_rows_args c = {.x = x, .y = y, .share = share, .slot = slot, .row = row, .D = D};
+  split(o, cpu_of(o)->kernels->add_rows, &c, (size_t)count, 1, 0.4 * count * D);
+}
+
+static void ops_share_rows(const struct ops *o, void *out, const float *x, const float *share, const int32_t *slot,
+                           const int32_t *row, int count, int D) {
+  struct share_rows_args c = {
+      .format = o->format, .out = out, .x = x, .share = share, .slot = slot, .row = row, .D = D};
+  split(o, cpu_of(o)->kernels->share_rows, &c, (size_t)count, 1, 0.4 * count * D);
+}
+
 static void ops_logprob(const struct ops *o, float *logprob, float *lse, float *entropy, const float *logits,
                         const int32_t *target, float temperature, int T, int V) {
   struct logprob_args c = {.logprob = logprob,
@@ -500,6 +519,36 @@ static void ops_geglu_backward(const struct ops *o, void *dgate, void *dup, cons
   split(o, cpu_of(o)->kernels->geglu_backward, &c, (size_t)T, 1, 2.2 * T * F);
 }
 
+static void ops_share_backward(const struct ops *o, float *dshare, float *dh, const void *h, const float *share,
+                               const int32_t *slot, const int32_t *saved, const int32_t *pair, int count, int F) {
+  struct share_backward_args c = {.format = o->format,
+                                  .dshare = dshare,
+                                  .dh = dh,
+                                  .h = h,
+                                  .share = share,
+                                  .slot = slot,
+                                  .saved = saved,
+                                  .pair = pair,
+                                  .F = F};
+  split(o, cpu_of(o)->kernels->share_backward, &c, (size_t)count, 1, 0.6 * count * F);
+}
+
+static void ops_route_backward(const struct ops *o, void *dlogits, const float *dshare, const float *prob,
+                               const int32_t *expert, const float *share, const int32_t *row, bool normalize, int T,
+                               int N, int k) {
+  struct route_backward_args c = {.format = o->format,
+                                  .dlogits = dlogits,
+                                  .dshare = dshare,
+                                  .prob = prob,
+                                  .expert = expert,
+                                  .share = share,
+                                  .row = row,
+                                  .normalize = normalize,
+                                  .N = N,
+                                  .k = k};
+  split(o, cpu_of(o)->kernels->route_backward, &c, (size_t)T, 1, 1.0 * T * (N + k));
+}
+
 static void ops_logprob_backward(const struct ops *o, void *dlogits, const float *dlogprob, const float *logits,
                                  const float *lse, const int32_t *target, float temperature, int T, int V) {
   struct logprob_backward_args c = {.format = o->format,
@@ -602,6 +651,9 @@ static const struct ops operations = {
     .geglu = ops_geglu,
     .scale = ops_scale,
     .add_operand = ops_add_operand,
+    .route = ops_route,
+    .add_rows = ops_add_rows,
+    .share_rows = ops_share_rows,
     .logprob = ops_logprob,
     .sample = ops_sample,
     .embed_backward = ops_embed_backward,
@@ -612,6 +664,8 @@ static const struct ops operations = {
     .attention_backward = ops_attention_backward,
     .swiglu_backward = ops_swiglu_backward,
     .geglu_backward = ops_geglu_backward,
+    .share_backward = ops_share_backward,
+    .route_backward = ops_route_backward,
     .logprob_backward = ops_logprob_backward,
     .accumulate = ops_accumulate,
     .accumulate_and_clear = ops_accumulate_and_clear,

@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "common/model/learning/chunk.h"
+#include "common/model/learning/experts_backward.h"
 #include "common/model/network/shape.h"
 
 /* Gradients in flight; f: float32, o: operand. */
@@ -27,13 +28,14 @@ struct gradients {
   float *dx;                                  /* f [T,D] of the residual */
   float *dnorm;                               /* f [T,D] of a norm's output; before the layers: of hidden */
   void *dx_operand;                           /* o [T,D] */
-  float *dh;                                  /* f [T,F] */
-  void *dgate, *dup;                          /* o [T,F] */
+  float *dh;                                  /* f [T,F], or an expert's width if that is more */
+  void *dgate, *dup;                          /* o as dh */
   float *dattention;                          /* f [T,H*E] */
   void *dattention_operand;                   /* o [T,H*E] */
   float *dq, *dk, *dv;                        /* f [T,H*E], [T,G*E], [T,G*E] */
   float *dq_raw, *dk_raw;                     /* f, before norm and rope */
   void *dq_operand, *dk_operand, *dv_operand; /* o */
+  struct experts_scratch experts;
 };
 
 /* One row block of the head. */
@@ -66,9 +68,9 @@ static void place_gradients(struct array_layout *l, struct gradients *g, const s
   g->dx = array_layout_take(l, T * s->D, f);
   g->dnorm = array_layout_take(l, T * s->D, f);
   g->dx_operand = array_layout_take(l, T * s->D, o);
-  g->dh = array_layout_take(l, T * s->F, f);
-  g->dgate = array_layout_take(l, T * s->F, o);
-  g->dup = array_layout_take(l, T * s->F, o);
+  g->dh = array_layout_take(l, T * s->wide, f);
+  g->dgate = array_layout_take(l, T * s->wide, o);
+  g->dup = array_layout_take(l, T * s->wide, o);
   g->dattention = array_layout_take(l, T * s->HE, f);
   g->dattention_operand = array_layout_take(l, T * s->HE, o);
   g->dq = array_layout_take(l, T * s->HE, f);
@@ -79,6 +81,7 @@ static void place_gradients(struct array_layout *l, struct gradients *g, const s
   g->dq_operand = array_layout_take(l, T * s->HE, o);
   g->dk_operand = array_layout_take(l, T * s->GE, o);
   g->dv_operand = array_layout_take(l, T * s->GE, o);
+  experts_scratch_place(&g->experts, l, s, o);
 }
 
 static size_t place_learner(struct learner *l, char *base, const struct model *m, const struct learner_options *options) {
@@ -370,7 +373,31 @@ static void output_backward(const struct layer_pass *p, enum param_kind kind, co
   ops->to_operand(ops, g->dx_operand, c->out_norms ? g->dnorm : g->dx, count);
 }
 
-static void mlp_backward(const struct layer_pass *p) {
+/* From g.dx to g.dnorm, and the gradients of the router and the experts. */
+static void sparse_backward(const struct layer_pass *p) {
+  const struct learner *l = p->l;
+  struct gradients *g = &p->l->g;
+  assert(!p->queries.place);
+  const struct experts_gradient call = {.model = l->model,
+                                        .w = p->w,
+                                        .a = p->a,
+                                        .grads = p->grads,
+                                        .layer = p->layer,
+                                        .T = p->queries.count,
+                                        .computed = l->chunk.computed,
+                                        .own = p->queries.row,
+                                        .dx = g->dx,
+                                        .dx_operand = g->dx_operand,
+                                        .dh = g->dh,
+                                        .dgate = g->dgate,
+                                        .dup = g->dup,
+                                        .scratch = &g->experts};
+  p->ops->to_operand(p->ops, g->dx_operand, g->dx, (size_t)call.T * (size_t)l->model->config.hidden);
+  experts_backward(&call, g->dnorm);
+}
+
+/* From g.dx to g.dnorm, and the gradients of the MLP. */
+static void dense_backward(const struct layer_pass *p) {
   const struct ops *ops = p->ops;
   const struct model_config *c = &p->l->model->config;
   const struct gradient_rows *rows = &p->queries;
@@ -381,7 +408,15 @@ static void mlp_backward(const struct layer_pass *p) {
                                                          rows->count, c->ffn);
   linear_backward(p, PARAM_GATE, rows, rows->row, g->dgate, p->a->norm_mid, g->dnorm, false);
   linear_backward(p, PARAM_UP, rows, rows->row, g->dup, p->a->norm_mid, g->dnorm, true);
-  norm_backward(p, PARAM_POST_NORM, rows, g->dnorm, p->a->x_mid, p->a->rstd_mid, g->dx);
+}
+
+static void mlp_backward(const struct layer_pass *p) {
+  struct gradients *g = &p->l->g;
+  if (model_config_sparse(&p->l->model->config, p->layer))
+    sparse_backward(p);
+  else
+    dense_backward(p);
+  norm_backward(p, PARAM_POST_NORM, &p->queries, g->dnorm, p->a->x_mid, p->a->rstd_mid, g->dx);
 }
 
 /* From g.dx to the gradients of q, k and v, rounded. */

@@ -21,8 +21,10 @@ struct raw_config {
   const char *activation;
   int32_t layers, hidden, heads, kv_heads, head_dim, ffn, vocabulary, positions, original_positions;
   int32_t sliding_window, window_from, window_pattern;
+  int32_t experts, chosen, expert_ffn, sparse_step;
   double rms_eps, rope_theta, rope_local_theta, initializer_range, rotated_share, query_scalar;
-  bool tied, attention_bias, mlp_bias, use_sliding_window, bidirectional;
+  bool tied, attention_bias, mlp_bias, use_sliding_window, bidirectional, normalizes_chosen;
+  const struct json *mlp_only_layers;
   const struct json *rope_scaling, *rope_parameters, *eos, *layer_types, *quantization, *attention_cap, *logits_cap;
 };
 
@@ -47,6 +49,10 @@ static enum rc read_family(struct raw_config *raw, const struct json *root, stru
                              .window_pattern = 6,
                              .query_scalar = f->query_scalar ? 256 : 0,
                              .tied = f->tied,
+                             .experts = f->experts ? 128 : 0,
+                             .chosen = 8,
+                             .expert_ffn = 768,
+                             .sparse_step = 1,
                              .initializer_range = 0.02,
                              .rotated_share = 1};
   return RC_OK;
@@ -106,6 +112,13 @@ static enum rc read_fields(struct raw_config *raw, const struct json *root, stru
       {.name = "rope_local_base_freq", .kind = FIELD_F64, .target = &raw->rope_local_theta, .min = 1, .max = 1e12},
       {.name = "query_pre_attn_scalar", .kind = FIELD_F64, .target = &raw->query_scalar, .min = 1e-3, .max = 1e6},
       {.name = "use_bidirectional_attention", .kind = FIELD_BOOL, .target = &raw->bidirectional},
+      {.name = "num_experts", .kind = FIELD_I32, .target = &raw->experts, .min = 0, .max = LIMIT_EXPERTS},
+      {.name = "num_local_experts", .kind = FIELD_I32, .target = &raw->experts, .min = 0, .max = LIMIT_EXPERTS},
+      {.name = "num_experts_per_tok", .kind = FIELD_I32, .target = &raw->chosen, .min = 1, .max = CONFIG_CHOSEN_MAX},
+      {.name = "moe_intermediate_size", .kind = FIELD_I32, .target = &raw->expert_ffn, .min = 1, .max = 262144},
+      {.name = "decoder_sparse_step", .kind = FIELD_I32, .target = &raw->sparse_step, .min = 1, .max = INT32_MAX},
+      {.name = "norm_topk_prob", .kind = FIELD_BOOL, .target = &raw->normalizes_chosen},
+      {.name = "mlp_only_layers", .kind = FIELD_VALUE, .target = &raw->mlp_only_layers},
       {.name = "attn_logit_softcapping", .kind = FIELD_VALUE, .target = &raw->attention_cap},
       {.name = "final_logit_softcapping", .kind = FIELD_VALUE, .target = &raw->logits_cap},
       {.name = "layer_types", .kind = FIELD_VALUE, .target = &raw->layer_types},
@@ -271,15 +284,53 @@ static enum rc read_windows(struct model_config *out, const struct raw_config *r
   if (kind == WINDOW_PATTERN && none)
     return err_set(err, RC_INVALID, "sliding_window", "expected a number: some layers slide");
   if (kind == WINDOW_NEVER || none || raw->sliding_window == 0) return RC_OK;
-  if (kind == WINDOW_WHEN_USED && !raw->use_sliding_window) return RC_OK;
+  const bool everywhere = kind == WINDOW_EVERYWHERE || kind == WINDOW_ALL_WHEN_USED;
+  if ((kind == WINDOW_WHEN_USED || kind == WINDOW_ALL_WHEN_USED) && !raw->use_sliding_window) return RC_OK;
   out->window = raw->sliding_window;
-  if (kind != WINDOW_EVERYWHERE && listed) return read_layer_types(out, raw->layer_types, err);
+  if (!everywhere && listed) return read_layer_types(out, raw->layer_types, err);
   if (kind == WINDOW_PATTERN) {
     for (int i = 0; i < out->layers; i++)
       if ((i + 1) % raw->window_pattern != 0) slide(out, i);
     return RC_OK;
   }
-  for (int i = kind == WINDOW_EVERYWHERE ? 0 : raw->window_from; i < out->layers; i++) slide(out, i);
+  for (int i = everywhere ? 0 : raw->window_from; i < out->layers; i++) slide(out, i);
+  return RC_OK;
+}
+
+/* --- experts --- */
+
+/* null, or an array of the layers that have an MLP whatever decoder_sparse_step says. */
+static enum rc drop_mlp_layers(struct model_config *out, const struct json *layers, struct err *err) {
+  if (!layers || json_type_of(layers) == JSON_NULL) return RC_OK;
+  if (json_type_of(layers) != JSON_ARRAY)
+    return err_set(err, RC_INVALID, "mlp_only_layers", "expected an array of layers or null, got %s",
+                   json_type_name(json_type_of(layers)));
+  for (size_t i = 0; i < json_length(layers); i++) {
+    const struct json *item = json_at(layers, i);
+    if (json_type_of(item) != JSON_INT)
+      return err_set(err, RC_INVALID, "mlp_only_layers", "expected integers, item %zu is %s", i,
+                     json_type_name(json_type_of(item)));
+    const int64_t layer = json_int(item);
+    if (layer >= 0 && layer < out->layers) out->sparse[layer / 64] &= ~(1ull << (layer % 64));
+  }
+  return RC_OK;
+}
+
+static enum rc read_experts(struct model_config *out, const struct raw_config *raw, struct err *err) {
+  if (!raw->family->experts || raw->experts == 0) return RC_OK;
+  if (raw->chosen > raw->experts)
+    return err_set(err, RC_INVALID, "num_experts_per_tok", "expected at most num_experts %d, got %d", raw->experts,
+                   raw->chosen);
+  for (int i = 0; i < out->layers; i++)
+    if ((i + 1) % raw->sparse_step == 0) out->sparse[i / 64] |= 1ull << (i % 64);
+  const enum rc rc = drop_mlp_layers(out, raw->mlp_only_layers, err);
+  uint64_t any = 0;
+  for (size_t i = 0; i < sizeof out->sparse / sizeof out->sparse[0]; i++) any |= out->sparse[i];
+  if (rc != RC_OK || any == 0) return rc;
+  out->experts = raw->experts;
+  out->chosen = raw->chosen;
+  out->expert_ffn = raw->expert_ffn;
+  out->normalizes_chosen = raw->normalizes_chosen;
   return RC_OK;
 }
 
@@ -313,8 +364,15 @@ static enum rc check_arithmetic(const struct raw_config *raw, struct err *err) {
   return RC_OK;
 }
 
-bool model_config_has(const struct model_config *c, enum param_kind kind) {
+bool model_config_has(const struct model_config *c, enum param_kind kind, bool sparse) {
   switch (kind) {
+    case PARAM_ROUTER:
+    case PARAM_EXPERT_GATE:
+    case PARAM_EXPERT_UP:
+    case PARAM_EXPERT_DOWN: return sparse;
+    case PARAM_GATE:
+    case PARAM_UP:
+    case PARAM_DOWN: return !sparse;
     case PARAM_Q_NORM:
     case PARAM_K_NORM: return c->head_norms;
     case PARAM_Q_BIAS:
@@ -323,7 +381,7 @@ bool model_config_has(const struct model_config *c, enum param_kind kind) {
     case PARAM_O_BIAS: return c->o_bias;
     case PARAM_GATE_BIAS:
     case PARAM_UP_BIAS:
-    case PARAM_DOWN_BIAS: return c->mlp_bias;
+    case PARAM_DOWN_BIAS: return c->mlp_bias && !sparse;
     case PARAM_ATTENTION_OUT_NORM:
     case PARAM_MLP_OUT_NORM: return c->out_norms;
     case PARAM_HEAD: return !c->tied;
@@ -408,6 +466,7 @@ enum rc model_config_parse(struct model_config *out, const char *json, size_t le
     resolve(out, &raw, &rope);
     rc = read_windows(out, &raw, root, err);
   }
+  if (rc == RC_OK) rc = read_experts(out, &raw, err);
   if (rc == RC_OK) rc = read_eos(out, raw.eos, err);
   json_free(root);
   arena_free(&arena);

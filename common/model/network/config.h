@@ -11,7 +11,7 @@
 #include "common/base/rc.h"
 #include "common/model/network/family.h"
 
-enum { CONFIG_LAYERS_MAX = 1024 };
+enum { CONFIG_LAYERS_MAX = 1024, CONFIG_CHOSEN_MAX = 64 };
 
 /* How the rotation's frequencies differ from theta^(-2i/E); rope.h computes them. */
 enum rope_kind {
@@ -48,6 +48,11 @@ struct model_config {
   /* A row of a sliding layer attends to the last `window` positions up to its own; 0: no layer slides. */
   int window;
   uint64_t sliding[CONFIG_LAYERS_MAX / 64]; /* a bit for each layer */
+  /* Layers of experts: a router's softmax chooses `chosen` of `experts` MLPs of width expert_ffn for each row, whose
+   * outputs are added, weighted by its probabilities. */
+  int experts, chosen, expert_ffn;
+  bool normalizes_chosen;                /* the chosen ones' probabilities are divided by their sum */
+  uint64_t sparse[CONFIG_LAYERS_MAX / 64]; /* a bit for each layer of experts; the others have an MLP */
   const struct fused_tensor *fused;         /* [FUSED_MAX] of the family, or NULL */
   int32_t eos[LIMIT_STOP_TOKENS];
   int eos_count; /* from config.json, then generation_config.json when present */
@@ -57,8 +62,13 @@ struct model_config {
 static inline int model_config_window(const struct model_config *c, int layer) {
   return c->sliding[layer / 64] >> (layer % 64) & 1 ? c->window : 0;
 }
-/* Whether the model has parameters of this kind (in each layer, or outside of them). */
-bool model_config_has(const struct model_config *c, enum param_kind kind);
+/* Whether the layer has experts instead of an MLP. */
+static inline bool model_config_sparse(const struct model_config *c, int layer) {
+  return c->sparse[layer / 64] >> (layer % 64) & 1;
+}
+/* Whether the model has parameters of this kind, in its layers that are sparse or those that are not, or outside of
+ * layers. */
+bool model_config_has(const struct model_config *c, enum param_kind kind, bool sparse);
 
 enum rc model_config_parse(struct model_config *out, const char *json, size_t len, struct err *err);
 /* Adds the eos_token_id of a generation_config.json. */

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#define FAMILY_LIST "qwen3, qwen2, llama, mistral, phi3, gemma3_text"
+#define FAMILY_LIST "qwen3, qwen3_moe, qwen2, llama, mistral, phi3, gemma3_text"
 
 static const struct family FAMILIES[] = {
     {.model_type = "qwen3",
@@ -17,6 +17,14 @@ static const struct family FAMILIES[] = {
      .kv_heads = 32,
      .sliding_window = 4096,
      .window_from = 28,
+     .rms_eps = 1e-6f},
+    {.model_type = "qwen3_moe",
+     .head_norms = true,
+     .experts = true,
+     .biases = BIASES_CONFIGURED,
+     .window = WINDOW_ALL_WHEN_USED,
+     .kv_heads = 4,
+     .sliding_window = 4096,
      .rms_eps = 1e-6f},
     {.model_type = "qwen2",
      .biases = BIASES_QKV,
@@ -73,6 +81,10 @@ const char *param_kind_name(enum param_kind kind, bool out_norms) {
       [PARAM_O_BIAS] = "self_attn.o_proj.bias",
       [PARAM_ATTENTION_OUT_NORM] = "post_attention_layernorm.weight",
       [PARAM_POST_NORM] = "post_attention_layernorm.weight",
+      [PARAM_ROUTER] = "mlp.gate.weight",
+      [PARAM_EXPERT_GATE] = "gate_proj.weight",
+      [PARAM_EXPERT_UP] = "up_proj.weight",
+      [PARAM_EXPERT_DOWN] = "down_proj.weight",
       [PARAM_GATE] = "mlp.gate_proj.weight",
       [PARAM_GATE_BIAS] = "mlp.gate_proj.bias",
       [PARAM_UP] = "mlp.up_proj.weight",
@@ -94,4 +106,8 @@ bool param_kind_is_norm(enum param_kind kind) {
 bool param_kind_is_bias(enum param_kind kind) {
   return kind == PARAM_Q_BIAS || kind == PARAM_K_BIAS || kind == PARAM_V_BIAS || kind == PARAM_O_BIAS ||
          kind == PARAM_GATE_BIAS || kind == PARAM_UP_BIAS || kind == PARAM_DOWN_BIAS;
+}
+
+bool param_kind_is_of_expert(enum param_kind kind) {
+  return kind == PARAM_EXPERT_GATE || kind == PARAM_EXPERT_UP || kind == PARAM_EXPERT_DOWN;
 }

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* A projection's bias follows its weight. */
+/* A bias follows the weight of the projection that may have one. */
 enum param_kind {
   PARAM_EMBED,
   PARAM_INPUT_NORM,
@@ -26,6 +26,10 @@ enum param_kind {
   PARAM_O_BIAS,
   PARAM_ATTENTION_OUT_NORM,
   PARAM_POST_NORM,
+  PARAM_ROUTER, /* of a layer of experts, which has these three for each expert and none of the MLP's below */
+  PARAM_EXPERT_GATE,
+  PARAM_EXPERT_UP,
+  PARAM_EXPERT_DOWN,
   PARAM_GATE,
   PARAM_GATE_BIAS,
   PARAM_UP,
@@ -47,6 +51,7 @@ enum family_biases {
 enum family_window {
   WINDOW_NEVER,
   WINDOW_WHEN_USED,  /* use_sliding_window: in the layers from max_window_layers on, or those that layer_types names */
+  WINDOW_ALL_WHEN_USED, /* use_sliding_window: in every layer */
   WINDOW_EVERYWHERE, /* sliding_window, unless it is null: in every layer */
   WINDOW_PATTERN     /* in the layers that layer_types names, or all but every sliding_window_pattern-th */
 };
@@ -67,6 +72,7 @@ struct family {
   bool root_embedding; /* embeddings are multiplied by the root of hidden_size */
   bool local_rope;     /* sliding layers rotate by a theta of their own: rope_local_base_freq */
   bool query_scalar;   /* scores are divided by the root of query_pre_attn_scalar instead of head_dim */
+  bool experts;        /* some layers have experts and a router instead of the MLP */
   enum family_biases biases;
   bool mlp_biases; /* of gate, up and down, where mlp_bias says so */
   enum family_window window;
@@ -86,12 +92,13 @@ const struct family *family_find(const char *model_type);
 /* "qwen3, qwen2, .." for messages. */
 const char *family_list(void);
 
-/* The name of a kind's tensor behind "model.layers.N.", or the whole name outside layers; with out_norms the norm before
- * the MLP has another name. */
+/* The name of a kind's tensor behind "model.layers.N.", of an expert's behind "model.layers.N.mlp.experts.M.", or the
+ * whole name outside layers; with out_norms the norm before the MLP has another name. */
 const char *param_kind_name(enum param_kind kind, bool out_norms);
-/* The bias's kind of a projection's weight. */
+/* The kind of the bias that a projection may have: of q, k, v and o, of the MLP's gate, up and down. */
 static inline enum param_kind param_kind_bias(enum param_kind projection) { return (enum param_kind)(projection + 1); }
 bool param_kind_is_norm(enum param_kind kind);
 bool param_kind_is_bias(enum param_kind kind);
+bool param_kind_is_of_expert(enum param_kind kind);
 
 #endif

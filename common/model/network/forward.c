@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "common/model/network/array_layout.h"
+#include "common/model/network/experts.h"
 #include "common/model/network/rope.h"
 #include "common/model/network/shape.h"
 
@@ -40,13 +41,30 @@ struct workspace {
   float *v_raw;                     /* [T,G*E] */
   void *hidden;                     /* operand [T,D] */
   void *picked;                     /* operand [T,D] */
+  float *expert_out;                /* [T,D]; of no size without experts, like routing */
+  struct routing routing;
 };
 
 /* --- memory --- */
 
+/* Which layers an array of activations is for: one with an MLP, one of experts, or all. */
+enum layer_form { FORM_MLP, FORM_EXPERTS, FORM_ANY };
+
+static void place_mlp(struct array_layout *l, struct layer_activations *a, const struct shape *s, size_t operand,
+                      enum layer_form form) {
+  const size_t F = form == FORM_MLP ? s->F : form == FORM_EXPERTS ? s->chosen * s->FE : s->mlp;
+  const size_t routed = form == FORM_MLP ? 0 : s->T;
+  a->gate = array_layout_take(l, s->T * F, sizeof(float));
+  a->up = array_layout_take(l, s->T * F, sizeof(float));
+  a->h = array_layout_take(l, s->T * F, operand);
+  a->prob = array_layout_take(l, routed * s->experts, sizeof(float));
+  a->share = array_layout_take(l, routed * s->chosen, sizeof(float));
+  a->expert = array_layout_take(l, routed * s->chosen, sizeof(int32_t));
+}
+
 static void place_layer(struct array_layout *l, struct layer_activations *a, const struct shape *s, size_t operand,
-                        bool save) {
-  const size_t T = s->T, D = s->D, F = s->F, HE = s->HE, GE = s->GE, H = s->H, G = s->G;
+                        enum layer_form form, bool save) {
+  const size_t T = s->T, D = s->D, HE = s->HE, GE = s->GE, H = s->H, G = s->G;
   const size_t f = sizeof(float);
   if (save) {
     a->x_in = array_layout_take(l, T * D, f);
@@ -65,9 +83,7 @@ static void place_layer(struct array_layout *l, struct layer_activations *a, con
   a->v = array_layout_take(l, T * GE, operand);
   a->attention = array_layout_take(l, T * HE, operand);
   a->lse = array_layout_take(l, T * H, f);
-  a->gate = array_layout_take(l, T * F, f);
-  a->up = array_layout_take(l, T * F, f);
-  a->h = array_layout_take(l, T * F, operand);
+  place_mlp(l, a, s, operand, form);
   a->attention_out = array_layout_take(l, s->out * T * D, f);
   a->mlp_out = array_layout_take(l, s->out * T * D, f);
   a->rstd_attention_out = array_layout_take(l, s->out * T, f);
@@ -94,11 +110,13 @@ static size_t place_workspace(struct workspace *ws, char *base, const struct mod
   const size_t operand = m->ops->operand_bytes;
   struct array_layout l = {base, 0};
   if (!m->ops->host_memory) place_lists(&l, &ws->places, (size_t)rows_max, (size_t)pages_max);
-  place_layer(&l, &ws->scratch, &s, operand, false);
+  place_layer(&l, &ws->scratch, &s, operand, FORM_ANY, false);
   ws->x = array_layout_take(&l, s.T * s.D, sizeof(float));
   ws->v_raw = array_layout_take(&l, s.T * s.GE, sizeof(float));
   ws->hidden = array_layout_take(&l, s.T * s.D, operand);
   ws->picked = array_layout_take(&l, s.T * s.D, operand);
+  ws->expert_out = array_layout_take(&l, s.experts > 0 ? s.T * s.D : 0, sizeof(float));
+  routing_place(&ws->routing, &l, &s);
   return l.used;
 }
 
@@ -146,7 +164,8 @@ static size_t place_activations(struct activations *a, char *base, const struct 
       layer->x_in = array_layout_take(&l, s.T * s.D, f);
       layer->x_mid = x_mid;
     } else {
-      place_layer(&l, layer, &s, m->ops->operand_bytes, true);
+      const enum layer_form form = model_config_sparse(&m->config, i) ? FORM_EXPERTS : FORM_MLP;
+      place_layer(&l, layer, &s, m->ops->operand_bytes, form, true);
     }
   }
   return l.used;
@@ -256,11 +275,33 @@ static void attention_block(const struct pass *p, int layer, const struct kv_lay
   ops->add_operand(ops, p->ws->x, p->ws->picked, (size_t)finished->T * (size_t)D);
 }
 
+static struct experts_call experts_of(const struct pass *p, int layer, const struct layer_activations *a, int T) {
+  return (struct experts_call){.model = p->m,
+                               .w = p->w,
+                               .layer = layer,
+                               .T = T,
+                               .x = a->norm_mid,
+                               .prob = a->prob,
+                               .share = a->share,
+                               .expert = a->expert,
+                               .gate = a->gate,
+                               .up = a->up,
+                               .h = a->h,
+                               .routing = &p->ws->routing,
+                               .gathered = p->ws->picked,
+                               .out = p->ws->expert_out};
+}
+
 /* All but the way back into x: what the backward reads. */
 static void mlp_inner(const struct pass *p, int layer, const struct layer_activations *a, int T) {
   const struct ops *ops = p->ops;
   const struct model_config *c = &p->m->config;
   norm(p, layer, PARAM_POST_NORM, a->norm_mid, a->rstd_mid, p->ws->x, T);
+  if (model_config_sparse(c, layer)) {
+    const struct experts_call call = experts_of(p, layer, a, T);
+    experts_inner(&call);
+    return;
+  }
   project(p, layer, PARAM_GATE, a->gate, a->norm_mid, T, false);
   project(p, layer, PARAM_UP, a->up, a->norm_mid, T, false);
   (c->gelu ? ops->geglu : ops->swiglu)(ops, a->h, a->gate, a->up, (size_t)T * (size_t)c->ffn);
@@ -271,7 +312,10 @@ static void mlp_inner(const struct pass *p, int layer, const struct layer_activa
 
 static void mlp_block(const struct pass *p, int layer, const struct layer_activations *a, int T) {
   mlp_inner(p, layer, a, T);
-  if (p->m->config.out_norms)
+  if (model_config_sparse(&p->m->config, layer)) {
+    const struct experts_call call = experts_of(p, layer, a, T);
+    experts_outer(&call, p->ws->x);
+  } else if (p->m->config.out_norms)
     p->ops->add_operand(p->ops, p->ws->x, p->ws->picked, (size_t)T * (size_t)p->m->config.hidden);
   else
     project(p, layer, PARAM_DOWN, p->ws->x, a->h, T, true);
@@ -427,6 +471,7 @@ bool forward_stays_finite(const struct weights *w) {
   static const double BOUND = 1e30, EPSILON_MIN = 1e-20;
   const struct model_config *c = &w->model->config;
   const double D = c->hidden, E = c->head_dim, HE = E * c->heads, F = c->ffn, eps = (double)c->rms_eps;
+  if (c->experts > 0) return false; /* a dot over an expert's rows has no places for rows that are left out */
   const double turned =
       2 * fmax(1, (double)rope_magnitude(c)); /* of a rotated pair, at most, against its larger part */
   double x = largest_of(w, PARAM_EMBED, -1) * (double)model_embedding_scale(w->model);

@@ -22,8 +22,11 @@ struct layer_activations {
   void *q, *k, *v;           /* operand */
   void *attention;           /* operand [T,H*E] */
   float *lse;                /* [T,H] */
-  float *gate, *up;          /* [T,F] */
-  void *h;                   /* operand [T,F] */
+  float *gate, *up;          /* [T,F], in a layer of experts [pairs, width] (experts.h) */
+  void *h;                   /* operand, as these */
+  /* In a layer of experts: the router's softmax [T,experts], the experts of a row and their shares [T,k] */
+  float *prob, *share;
+  int32_t *expert;
   /* Before their norms, in a model that has these; else of no size */
   float *attention_out, *mlp_out;           /* [T,D] */
   float *rstd_attention_out, *rstd_mlp_out; /* [T] */
@@ -78,7 +81,8 @@ void forward_run_shared(const struct weights *w, const struct forward_call *call
 void forward_again(const struct weights *w, struct kv_cache *kv, struct workspace *ws, const struct activations *saved,
                    int layer);
 /* True when sizes and weights exclude a value of a forward pass that is not finite.  Then a row whose gradient is zero
- * has no part in any gradient, and the backward does not need the rows that the last layer leaves out. */
+ * has no part in any gradient, and the backward does not need the rows that the last layer leaves out.  Of a model with
+ * experts always false: an expert's gradients are dot products over all rows that chose it. */
 bool forward_stays_finite(const struct weights *w);
 /* logits [count,V] of chosen rows of hidden (row indices pick[count]; NULL: rows 0..count-1). */
 void forward_logits(const struct weights *w, const void *hidden, const int32_t *pick, int count, struct workspace *ws,

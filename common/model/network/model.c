@@ -93,12 +93,16 @@ static enum rc make_table(struct model *m, float **table, bool local, struct err
 enum rc model_create(struct model **out, const struct model_config *config, const struct ops *ops, int context_max,
                      struct err *err) {
   *out = NULL;
+  assert(!(config->experts > 0 && (config->out_norms || config->gelu || config->mlp_bias)));
   assert(config->layers > 0 && config->heads % config->kv_heads == 0 && config->head_dim % 2 == 0);
   if (context_max < 0)
     return err_set(err, RC_INVALID, "context_max", "expected a positive number of tokens, got %d", context_max);
   if (config->head_dim > ops->head_dim_max)
     return err_set(err, RC_UNSUPPORTED, "head_dim", "the kernels on %s take heads of up to %d, this model has %d",
                    ops->device, ops->head_dim_max, config->head_dim);
+  if (config->experts > 0 && !ops->route)
+    return err_set(err, RC_UNSUPPORTED, "num_experts",
+                   "the kernels on %s have no layers of experts; those of the CPU have", ops->device);
   struct model *m = calloc(1, sizeof *m);
   if (!m) return err_set(err, RC_NO_MEMORY, NULL, "a model record of %zu bytes was refused", sizeof *m);
   m->config = *config;

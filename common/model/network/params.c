@@ -5,7 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGN_ELEMENTS = 16, FIRST_IN_LAYER = PARAM_INPUT_NORM, LAST_IN_LAYER = PARAM_MLP_OUT_NORM };
+enum {
+  ALIGN_ELEMENTS = 16,
+  FIRST_IN_LAYER = PARAM_INPUT_NORM,
+  LAST_IN_LAYER = PARAM_MLP_OUT_NORM,
+  EXPERT_PARAMS = PARAM_EXPERT_DOWN - PARAM_EXPERT_GATE + 1 /* of each expert */
+};
 
 struct shape {
   int rows, cols;
@@ -24,6 +29,10 @@ static struct shape shape_of(enum param_kind kind, const struct model_config *c)
     case PARAM_V_BIAS: return (struct shape){1, kv};
     case PARAM_Q_NORM:
     case PARAM_K_NORM: return (struct shape){1, c->head_dim};
+    case PARAM_ROUTER: return (struct shape){c->experts, c->hidden};
+    case PARAM_EXPERT_GATE:
+    case PARAM_EXPERT_UP: return (struct shape){c->expert_ffn, c->hidden};
+    case PARAM_EXPERT_DOWN: return (struct shape){c->hidden, c->expert_ffn};
     case PARAM_O: return (struct shape){c->hidden, q};
     case PARAM_GATE:
     case PARAM_UP: return (struct shape){c->ffn, c->hidden};
@@ -42,8 +51,10 @@ static struct shape shape_of(enum param_kind kind, const struct model_config *c)
   return (struct shape){1, c->hidden};
 }
 
-static void name_in(char *out, size_t size, const char *name, int layer) {
-  if (layer >= 0)
+static void name_in(char *out, size_t size, const char *name, int layer, int expert) {
+  if (expert >= 0)
+    snprintf(out, size, "model.layers.%d.mlp.experts.%d.%s", layer, expert, name);
+  else if (layer >= 0)
     snprintf(out, size, "model.layers.%d.%s", layer, name);
   else
     snprintf(out, size, "%s", name);
@@ -58,55 +69,79 @@ static void place_in_file(struct param *p, const struct model_config *c) {
     if (p->kind < f->first || p->kind > f->last) continue;
     p->file_rows = 0;
     for (int kind = (int)f->first; kind <= (int)f->last; kind++) {
-      if (!model_config_has(c, (enum param_kind)kind)) continue;
+      if (!model_config_has(c, (enum param_kind)kind, false)) continue;
       if (kind == (int)p->kind) p->file_row = p->file_rows;
       p->file_rows += shape_of((enum param_kind)kind, c).rows;
     }
-    name_in(p->file_name, sizeof p->file_name, f->name, p->layer);
+    name_in(p->file_name, sizeof p->file_name, f->name, p->layer, -1);
   }
 }
 
-static void add(struct param_table *t, const struct model_config *c, enum param_kind kind, int layer) {
+static void add(struct param_table *t, const struct model_config *c, enum param_kind kind, int layer, int expert) {
   struct param *p = &t->items[t->count++];
   const struct shape shape = shape_of(kind, c);
   p->kind = kind;
   p->layer = layer;
+  p->expert = expert;
   p->rows = shape.rows;
   p->cols = shape.cols;
   p->offset = t->elements;
   p->count = (size_t)shape.rows * (size_t)shape.cols;
-  name_in(p->name, sizeof p->name, param_kind_name(kind, c->out_norms), layer);
+  name_in(p->name, sizeof p->name, param_kind_name(kind, c->out_norms), layer, expert);
   place_in_file(p, c);
   t->elements += (p->count + ALIGN_ELEMENTS - 1) / ALIGN_ELEMENTS * ALIGN_ELEMENTS;
   t->parameters += p->count;
 }
 
-enum rc param_table_make(struct param_table *out, const struct model_config *config, struct err *err) {
-  *out = (struct param_table){.layers = config->layers};
+/* Where a layer's parameters stand among them; returns how many there are. */
+static int place_kinds(int place[PARAM_KINDS], const struct model_config *c, bool sparse) {
+  int count = 0;
   for (int kind = 0; kind < PARAM_KINDS; kind++) {
     const bool in_layer = kind >= (int)FIRST_IN_LAYER && kind <= (int)LAST_IN_LAYER;
-    out->place[kind] = -1;
-    if (in_layer && model_config_has(config, (enum param_kind)kind)) out->place[kind] = (int8_t)out->layer_params++;
+    place[kind] = -1;
+    if (in_layer && model_config_has(c, (enum param_kind)kind, sparse)) place[kind] = count++;
+    if (sparse && kind == PARAM_EXPERT_DOWN) count += (c->experts - 1) * EXPERT_PARAMS;
   }
-  const size_t count = (size_t)config->layers * (size_t)out->layer_params + (config->tied ? 2 : 3);
+  return count;
+}
+
+static void add_layer(struct param_table *t, const struct model_config *c, int layer) {
+  const bool sparse = model_config_sparse(c, layer);
+  t->in_layer[layer] = (struct param_layer){.first = t->count, .sparse = sparse};
+  for (int k = FIRST_IN_LAYER; k <= LAST_IN_LAYER; k++) {
+    const enum param_kind kind = (enum param_kind)k;
+    if (t->place[sparse][kind] < 0 || (param_kind_is_of_expert(kind) && kind != PARAM_EXPERT_GATE)) continue;
+    if (kind != PARAM_EXPERT_GATE) add(t, c, kind, layer, -1);
+    for (int expert = 0; kind == PARAM_EXPERT_GATE && expert < c->experts; expert++)
+      for (int i = 0; i < EXPERT_PARAMS; i++) add(t, c, (enum param_kind)(k + i), layer, expert);
+  }
+}
+
+enum rc param_table_make(struct param_table *out, const struct model_config *config, struct err *err) {
+  *out = (struct param_table){.layers = config->layers};
+  const int params[2] = {place_kinds(out->place[0], config, false), place_kinds(out->place[1], config, true)};
+  size_t count = config->tied ? 2 : 3;
+  for (int layer = 0; layer < config->layers; layer++) count += (size_t)params[model_config_sparse(config, layer)];
   if (count > LIMIT_TENSORS)
     return err_set(err, RC_INVALID, "num_hidden_layers", "a model has at most %d tensors, this one would have %zu",
                    LIMIT_TENSORS, count);
   out->items = calloc(count, sizeof *out->items);
-  if (!out->items)
+  out->in_layer = calloc((size_t)config->layers, sizeof *out->in_layer);
+  if (!out->items || !out->in_layer) {
+    param_table_free(out);
     return err_set(err, RC_NO_MEMORY, NULL, "the parameter table needs %zu bytes, which were refused",
                    count * sizeof *out->items);
-  add(out, config, PARAM_EMBED, -1);
-  for (int layer = 0; layer < config->layers; layer++)
-    for (int kind = FIRST_IN_LAYER; kind <= LAST_IN_LAYER; kind++)
-      if (out->place[kind] >= 0) add(out, config, (enum param_kind)kind, layer);
-  add(out, config, PARAM_FINAL_NORM, -1);
-  if (!config->tied) add(out, config, PARAM_HEAD, -1);
+  }
+  add(out, config, PARAM_EMBED, -1, -1);
+  for (int layer = 0; layer < config->layers; layer++) add_layer(out, config, layer);
+  add(out, config, PARAM_FINAL_NORM, -1, -1);
+  if (!config->tied) add(out, config, PARAM_HEAD, -1, -1);
   return RC_OK;
 }
 
 void param_table_free(struct param_table *t) {
   free(t->items);
+  free(t->in_layer);
   *t = (struct param_table){0};
 }
 
@@ -117,10 +152,14 @@ int param_table_find(const struct param_table *t, const char *file_name) {
 }
 
 int param_table_index(const struct param_table *t, enum param_kind kind, int layer) {
-  const int tail = 1 + t->layers * t->layer_params; /* final norm, then the head of an untied model */
   if (kind == PARAM_EMBED) return 0;
-  if (kind == PARAM_FINAL_NORM) return tail;
-  if (kind == PARAM_HEAD) return tail + 1 < t->count ? tail + 1 : -1;
-  if (layer < 0 || layer >= t->layers || t->place[kind] < 0) return -1;
-  return 1 + layer * t->layer_params + t->place[kind];
+  if (kind == PARAM_HEAD) return t->items[t->count - 1].kind == PARAM_HEAD ? t->count - 1 : -1;
+  if (kind == PARAM_FINAL_NORM) return t->items[t->count - 1].kind == PARAM_HEAD ? t->count - 2 : t->count - 1;
+  if (layer < 0 || layer >= t->layers) return -1;
+  const struct param_layer *l = &t->in_layer[layer];
+  return t->place[l->sparse][kind] < 0 ? -1 : l->first + t->place[l->sparse][kind];
+}
+
+int param_table_expert(const struct param_table *t, enum param_kind kind, int layer, int expert) {
+  return param_table_index(t, kind, layer) + expert * EXPERT_PARAMS;
 }

@@ -12,6 +12,9 @@ static void write_config(const struct loaded_model *loaded, struct json_writer *
   json_kv_int(w, "kv_heads", c->kv_heads);
   json_kv_int(w, "head_dim", c->head_dim);
   json_kv_int(w, "ffn", c->ffn);
+  json_kv_int(w, "experts", c->experts);
+  json_kv_int(w, "experts_per_token", c->chosen);
+  json_kv_int(w, "expert_ffn", c->expert_ffn);
   json_kv_int(w, "vocabulary", c->vocabulary);
   json_kv_int(w, "context_max", loaded->model->context_max);
   json_kv_bool(w, "tied", c->tied);

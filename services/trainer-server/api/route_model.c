@@ -24,6 +24,9 @@ static void write_sizes(struct json_writer *w, const struct model_config *c) {
   json_kv_int(w, "kv_heads", c->kv_heads);
   json_kv_int(w, "head_dim", c->head_dim);
   json_kv_int(w, "ffn", c->ffn);
+  json_kv_int(w, "experts", c->experts);
+  json_kv_int(w, "experts_per_token", c->chosen);
+  json_kv_int(w, "expert_ffn", c->expert_ffn);
   json_kv_int(w, "vocabulary", c->vocabulary);
   json_kv_int(w, "positions_max", c->positions_max);
   json_kv_bool(w, "tied", c->tied);

@@ -43,12 +43,21 @@ static inline struct model_config tiny_config(bool tied) {
 }
 
 /* The arithmetic of other families in the same sizes: what each of them adds shows in some of these. */
-enum { FAMILY_CONFIGS = 4 };
+enum { FAMILY_CONFIGS = 5 };
 static inline struct model_config family_config(int which, bool tied) {
   static const struct fused_tensor fused[FUSED_MAX] = {{"qkv.weight", PARAM_Q, PARAM_V},
                                                        {"gate_up.weight", PARAM_GATE, PARAM_UP}};
   struct model_config c = tiny_config(tied);
   if (which == 0) return c; /* qwen3 */
+  if (which == 4) {         /* qwen3_moe: experts, an MLP, experts */
+    c.layers = 3;
+    c.sparse[0] = 5;
+    c.experts = 5;
+    c.chosen = 2;
+    c.expert_ffn = 36;
+    c.normalizes_chosen = true;
+    return c;
+  }
   if (which == 3) {         /* gemma3 */
     c.plus_one = c.out_norms = c.gelu = c.root_embedding = true;
     c.query_scalar = 10;

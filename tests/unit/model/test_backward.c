@@ -97,7 +97,7 @@ static void test_same_bits_everywhere(void **state) {
   check_same_bits(FORMAT_BF16, false, 0);
   for (int family = 0; family < FAMILY_CONFIGS; family++) {
     check_same_bits(FORMAT_BF16, true, family);
-    if (family % 3 == 0) check_same_bits(FORMAT_F32, true, family);
+    if (family == 0 || family >= 3) check_same_bits(FORMAT_F32, true, family);
   }
 }
 
@@ -226,12 +226,14 @@ static void linear_loss(void *context, int first, int count, const float *logpro
   for (int i = 0; i < count; i++) dlogprob[i] = (float)((first + i) % 3 - 1);
 }
 
-/* Per parameter tensor, the gradient along itself agrees with a central difference of the loss. */
+/* Per parameter tensor, the gradient along itself agrees with a central difference of the loss.  All experts are
+ * taken: else a moved weight sends some row to another expert, and the loss jumps. */
 static void check_every_tensor(int family) {
-  const struct model_config c = family_config(family, true);
+  struct model_config c = family_config(family, true);
   struct unit u;
   struct bench b;
   struct learner *l = NULL;
+  c.chosen = c.experts;
   make_unit(&u, c.vocabulary);
   assert_true(bench_open(&b, &c, FORMAT_F32, NULL, 2));
   struct weights *w = random_weights(b.model, true, 4);

@@ -153,6 +153,19 @@ static void test_families(void **state) {
                 ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":8,\"rope_theta\":5e5},"
                 "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":7000}}");
   assert_true(c.rope.kind == ROPE_LINEAR && c.rope_theta == 5e5 && c.rope_local_theta == 7000);
+  c = family_of("qwen3_moe", "");
+  assert_true(c.experts == 128 && c.chosen == 8 && c.expert_ffn == 768 && !c.normalizes_chosen && c.sparse[0] == 3);
+  assert_true(c.head_norms && !c.qkv_bias && c.window == 0 && c.head_dim == 6);
+  c = family_of("qwen3_moe", ",\"num_experts\":6,\"num_experts_per_tok\":6,\"moe_intermediate_size\":9,"
+                             "\"norm_topk_prob\":true,\"decoder_sparse_step\":2,\"use_sliding_window\":true");
+  assert_true(c.experts == 6 && c.chosen == 6 && c.expert_ffn == 9 && c.normalizes_chosen && c.sparse[0] == 2);
+  assert_true(model_config_window(&c, 0) == 4096 && model_config_window(&c, 1) == 4096);
+  c = family_of("qwen3_moe", ",\"num_local_experts\":16,\"mlp_only_layers\":[0,7]");
+  assert_true(c.experts == 16 && !model_config_sparse(&c, 0) && model_config_sparse(&c, 1));
+  c = family_of("qwen3_moe", ",\"mlp_only_layers\":[0,1]");
+  assert_true(c.experts == 0 && c.chosen == 0 && c.sparse[0] == 0);
+  c = family_of("qwen3_moe", ",\"num_experts\":0,\"mlp_only_layers\":null");
+  assert_true(c.experts == 0 && c.sparse[0] == 0);
   c = family_of("phi3", "");
   assert_true(c.fused && c.rms_eps == 1e-5f && c.window == 0);
 }

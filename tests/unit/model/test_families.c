@@ -308,7 +308,8 @@ static void check_model(const char *dir, const char *name, enum number_format fo
     check_greedy(&f);
     check_adamw(&f);
   } else {
-    assert_true(forward <= 5e-2 && forward > 1e-4); /* zero would mean that it was fp32 */
+    /* Zero would mean that it was fp32; and a row that is near a tie may take another expert. */
+    assert_true(forward <= (f.b.model->config.experts > 0 ? 0.25 : 5e-2) && forward > 1e-4);
   }
   free(logits);
   fixture_close(&f);

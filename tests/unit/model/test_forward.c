@@ -205,7 +205,8 @@ static void test_rows_are_invariant_bf16(void **state) {
 }
 static void test_rows_are_invariant_f32(void **state) {
   (void)state;
-  for (int family = 0; family < FAMILY_CONFIGS; family += 3) check_format(FORMAT_F32, true, family);
+  for (int family = 0; family < FAMILY_CONFIGS; family++)
+    if (family == 0 || family >= 3) check_format(FORMAT_F32, true, family);
 }
 
 /* A mutant must be seen: one flipped low bit in one key of the cache changes a later row's logits. */

@@ -5,11 +5,11 @@
 #include "common/model/network/params.h"
 
 static void check_table(bool tied, int family) {
-  static const int layer_params[FAMILY_CONFIGS] = {11, 16, 9, 13};
+  static const int layers_params[FAMILY_CONFIGS] = {2 * 11, 2 * 16, 2 * 9, 2 * 13, 11 + 2 * (9 + 5 * 3)};
   const struct model_config c = family_config(family, tied);
   struct param_table t;
   assert_int_equal(param_table_make(&t, &c, NULL), RC_OK);
-  assert_int_equal(t.count, 2 + 2 * layer_params[family] + (tied ? 0 : 1));
+  assert_int_equal(t.count, 2 + layers_params[family] + (tied ? 0 : 1));
   size_t end = 0, parameters = 0;
   for (int i = 0; i < t.count; i++) {
     const struct param *p = &t.items[i];
@@ -17,7 +17,9 @@ static void check_table(bool tied, int family) {
     assert_true(p->offset >= end && p->offset < end + 16);
     assert_int_equal(p->count, (size_t)p->rows * (size_t)p->cols);
     assert_int_equal(param_table_find(&t, p->file_name), i - (p->file_row ? p->kind == PARAM_V ? 2 : 1 : 0));
-    assert_int_equal(param_table_index(&t, p->kind, p->layer), i);
+    assert_int_equal(p->expert >= 0 ? param_table_expert(&t, p->kind, p->layer, p->expert)
+                                    : param_table_index(&t, p->kind, p->layer),
+                     i);
     end = p->offset + p->count;
     parameters += p->count;
   }
@@ -52,6 +54,26 @@ static void test_parts_of_fused_tensors(void **state) {
   assert_int_equal(t.items[up].file_row, 56);
   assert_int_equal(param_table_find(&t, "model.layers.0.mlp.up_proj.weight"), -1);
   assert_int_equal(param_table_index(&t, PARAM_Q_BIAS, 0), -1);
+  param_table_free(&t);
+}
+
+/* A layer of experts has transformers' names, and not the MLP's. */
+static void test_experts(void **state) {
+  (void)state;
+  const struct model_config c = family_config(4, true);
+  struct param_table t;
+  assert_int_equal(param_table_make(&t, &c, NULL), RC_OK);
+  const int router = param_table_index(&t, PARAM_ROUTER, 2), down = param_table_expert(&t, PARAM_EXPERT_DOWN, 2, 4);
+  assert_string_equal(t.items[router].name, "model.layers.2.mlp.gate.weight");
+  assert_true(t.items[router].rows == 5 && t.items[router].cols == 40);
+  assert_int_equal(down, router + 15);
+  assert_string_equal(t.items[down].file_name, "model.layers.2.mlp.experts.4.down_proj.weight");
+  assert_true(t.items[down].rows == 40 && t.items[down].cols == 36);
+  assert_string_equal(t.items[down - 3].name, "model.layers.2.mlp.experts.3.down_proj.weight");
+  assert_string_equal(t.items[down - 2].name, "model.layers.2.mlp.experts.4.gate_proj.weight");
+  assert_string_equal(t.items[down + 1].name, "model.norm.weight");
+  assert_true(param_table_index(&t, PARAM_GATE, 2) == -1 && param_table_index(&t, PARAM_ROUTER, 1) == -1);
+  assert_string_equal(t.items[param_table_index(&t, PARAM_GATE, 1)].name, "model.layers.1.mlp.gate_proj.weight");
   param_table_free(&t);
 }
 
@@ -106,6 +128,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_tables_are_consistent),
       cmocka_unit_test(test_parts_of_fused_tensors),
+      cmocka_unit_test(test_experts),
       cmocka_unit_test(test_names_and_shapes_in_order),
       cmocka_unit_test(test_absent_entries_are_minus_one),
   };
