@@ -55,6 +55,7 @@ struct rows {
   int sequences;
   int longest; /* the largest position, plus 1 (forward.c fills it in) */
   int window;  /* attention: to the last `window` positions up to a row's own; 0: to all (forward.c fills it in) */
+  float cap;   /* attention: scores are softly capped (tanh) at it; 0: not (forward.c fills it in) */
 };
 
 /* The KV pool of one layer.  A page holds page_tokens (a multiple of 16) positions; position p of a sequence is in its
@@ -81,6 +82,7 @@ struct packed {
   const int32_t *query;
   const int32_t *query_row; /* [queries] where a query's q, out and lse lie; NULL: as dout */
   int window;               /* as in struct rows */
+  float cap;                /* as in struct rows */
 };
 
 /* One token from a row of logits. */
@@ -113,6 +115,7 @@ struct ops {
   size_t scratch_bytes; /* of the table itself */
   bool host_memory;     /* alloc's memory is the host's own */
   int head_dim_max;     /* E that the kernels take; model_create refuses more */
+  bool caps_scores;     /* attention and its backward take a cap; else model_create refuses one */
 
   /* RC_OK, or RC_INTERNAL with a sentence once an operation has failed since the table was made.  Waits until all
    * queued operations are done. */
@@ -170,6 +173,8 @@ struct ops {
   /* out operand[T,H,E]; lse[T,H] may be NULL. Key blocks of 32 counted from position 0, online softmax. */
   void (*attention)(const struct ops *, void *out_operand, float *lse, const void *q_operand, const struct kv_layer *kv,
                     const struct rows *rows, int H, float scale);
+  /* x = cap * tanh(x / cap); NULL in a table that caps nothing */
+  void (*soft_cap)(const struct ops *, float *x, float cap, size_t n);
   /* silu(gate) * up */
   void (*swiglu)(const struct ops *, void *h_operand, const float *gate, const float *up, size_t n);
   /* gelu(gate) * up, GELU's approximation by tanh */
@@ -222,6 +227,8 @@ struct ops {
                           const float *gate, const float *up, const int32_t *row, int T, int F);
   void (*geglu_backward)(const struct ops *, void *dgate_operand, void *dup_operand, const float *dh, const float *gate,
                          const float *up, const int32_t *row, int T, int F);
+  /* d operand *= the slope of soft_cap, from what it gave */
+  void (*soft_cap_backward)(const struct ops *, void *d_operand, const float *capped, float cap, size_t n);
   /* dshare[slot[i]] = SUM of dh[i] * h[pair[i]]; then dh[i] *= share[saved[i]].  dh [count,F] */
   void (*share_backward)(const struct ops *, float *dshare, float *dh, const void *h_operand, const float *share,
                          const int32_t *slot, const int32_t *saved, const int32_t *pair, int count, int F);

@@ -485,7 +485,7 @@ static void test_other_families(void **state) {
 
 /* What the device's table cannot compute is refused by name before any memory is taken. */
 static void test_refusals(void **state) {
-  struct model_config experts = config_of(true), wide = config_of(true);
+  struct model_config experts = config_of(true), capped = config_of(true), wide = config_of(true);
   struct model *m = NULL;
   struct err err = {0};
   (void)state;
@@ -497,6 +497,13 @@ static void test_refusals(void **state) {
   assert_string_equal(err.field, "num_experts");
   assert_int_equal(model_create(&m, &experts, cpu, 0, &err), RC_OK);
   model_free(m);
+  capped.scores_cap = 50;
+  assert_int_equal(model_create(&m, &capped, gpu, 0, &err), RC_UNSUPPORTED);
+  assert_string_equal(err.field, "attn_logit_softcapping");
+  capped.scores_cap = 0;
+  capped.logits_cap = 30;
+  assert_int_equal(model_create(&m, &capped, gpu, 0, &err), RC_UNSUPPORTED);
+  assert_string_equal(err.field, "final_logit_softcapping");
   wide.head_dim = 256;
   assert_int_equal(model_create(&m, &wide, gpu, 0, &err), RC_UNSUPPORTED);
   assert_string_equal(err.field, "head_dim");

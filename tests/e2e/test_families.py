@@ -14,6 +14,7 @@ FAMILIES = {
     "mistral": {"sliding_window": 10},
     "qwen3_moe": {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "norm_topk_prob": True, "mlp_only_layers": [0]},
     "phi3": {"sliding_window": 9, "pad_token_id": 256},
+    "gemma2": {"sliding_window": 12, "query_pre_attn_scalar": 16, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 20.0},
     "gemma3_text": {"sliding_window": 12, "query_pre_attn_scalar": 16, "layer_types": ["sliding_attention", "full_attention"]},
 }
 ROUNDS, WARMUP = 2, 40

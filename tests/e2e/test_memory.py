@@ -48,6 +48,23 @@ def alone(tmp_path):
         yield made
 
 
+FAMILIES = {
+    "qwen3": {},
+    "qwen3_moe": {"num_experts": 12, "num_experts_per_tok": 3, "moe_intermediate_size": 320, "norm_topk_prob": True, "mlp_only_layers": [2]},
+    "qwen2": {},
+    "llama": {"attention_bias": True, "mlp_bias": True},
+    "mistral": {"sliding_window": 100},
+    "phi3": {"sliding_window": 100, "pad_token_id": 0},
+    "gemma2": {"sliding_window": 100},
+    "gemma3_text": {"sliding_window": 100},
+}
+
+
+def of_family(config, family):
+    kept = {key: value for key, value in config.items() if key not in ("architectures", "use_sliding_window", "sliding_window", "max_window_layers", "layer_types")}
+    return {**kept, "model_type": family, **FAMILIES[family]}
+
+
 def peak(service):
     return int(re.search(r"VmHWM:\s+(\d+) kB", pathlib.Path(f"/proc/{service.process.pid}/status").read_text())[1]) * 1024
 
@@ -239,6 +256,30 @@ def test_a_generation_server_takes_what_it_plans(alone):
     call("POST", server.url + "/v1/generate", body)
     held_to_its_plan(server, tiny)
     follows(planned(server), server_formula(CONFIG, 8 + 256, 400, 32, 1024))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_takes_what_it_plans(alone, family):
+    """A trainer's and a generation-server's peak, less what the same binary takes beside a tiny model's plan, within 1 % and 10 MiB of the plan."""
+    config, small = of_family(CONFIG, family), of_family(SMALL, family)
+    tiny = alone.trainer("tiny", small, "--chunk-tokens", 64)
+    trainer = alone.trainer("trainer", config, "--chunk-tokens", 1024)
+    (alone.folder / "tiny/model.safetensors").write_bytes(call("GET", tiny.url + "/v1/weights/0", raw=True))
+    weights = call("GET", trainer.url + "/v1/weights/0", raw=True)
+    digest = call("GET", trainer.url + "/v1/model")["digest"]
+    (alone.folder / "trainer/model.safetensors").write_bytes(weights)
+    train(trainer, 2, config, 1024, samples=8, length=120)
+    few = ["--slots", 8, "--threads", 1, "--context-max", 1024, "--kv-pages", 400, "--log-level", "info"]
+    tiny_server = alone.start("tiny-server", "generation-server", ["--model", alone.folder / "tiny", "--context-max", 64, "--slots", 1, "--threads", 1])
+    server = alone.start("server", "generation-server", ["--model", alone.folder / "trainer", *few])
+    call("POST", server.url + "/v1/generate", {"input_ids": list(range(256)), "sampling_params": {"max_new_tokens": 40, "temperature": 1.0, "ignore_eos": True, "n": 8}})
+    status, _, answer = exchange("POST", f"{server.url}/v1/push-weights?run=r1&version=1&epoch=0", weights, {"X-Leasehold-Digest": digest})
+    assert status == 200, answer
+    for service, beside in ((trainer, tiny), (server, tiny_server)):
+        plan, used = sum(planned(service).values()), peak(service) - (peak(beside) - sum(planned(beside).values()))
+        print(f"{family}, {service.name}: planned {plan / MIB:.1f} MiB, took {used / MIB:.1f} MiB")
+        assert abs(used - plan) <= 0.01 * plan + 10 * MIB
 
 
 @pytest.mark.parametrize("program", ["trainer-server", "generation-server"])

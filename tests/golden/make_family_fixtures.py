@@ -23,13 +23,13 @@ import random
 
 import torch
 from safetensors.torch import save_file
-from transformers import (Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM,
+from transformers import (Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM,
                           Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
 
 CLASSES = {"qwen3": (Qwen3Config, Qwen3ForCausalLM), "qwen2": (Qwen2Config, Qwen2ForCausalLM), "llama": (LlamaConfig, LlamaForCausalLM),
            "mistral": (MistralConfig, MistralForCausalLM), "phi3": (Phi3Config, Phi3ForCausalLM),
-           "gemma3_text": (Gemma3TextConfig, Gemma3ForCausalLM), "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM)}
+           "gemma2": (Gemma2Config, Gemma2ForCausalLM), "gemma3_text": (Gemma3TextConfig, Gemma3ForCausalLM), "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM)}
 PROMPT, GREEDY, POSITIONS = 9, 20, 128
 MARGIN = 1e-3  # between the two largest logits of a greedy step
 ROUTER_MARGIN = 1e-3  # between the last expert that a row takes and the first that it does not: a row that goes elsewhere is another function
@@ -52,6 +52,8 @@ COMMITTED = {
                                    layer_types=["sliding_attention", "full_attention", "sliding_attention"])),
     "qwen3_moe": ("qwen3_moe", dict(head_dim=10, num_hidden_layers=3, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=12, norm_topk_prob=True,
                                     mlp_only_layers=[1])),
+    "gemma2": ("gemma2", dict(head_dim=12, num_hidden_layers=3, tie_word_embeddings=True, sliding_window=11, query_pre_attn_scalar=10,
+                              attn_logit_softcapping=1.5, final_logit_softcapping=4.0)),
 }
 
 
@@ -81,7 +83,7 @@ def draw_options(family, rng):
     options["eos_token_id"] = [options["vocab_size"] - 1, 3]
     if family in ("qwen2", "phi3") or rng.random() < 0.5:
         options["hidden_size"] = heads * dim
-        if family in ("qwen3", "mistral", "llama", "gemma3_text", "qwen3_moe"):
+        if family in ("qwen3", "mistral", "llama", "gemma2", "gemma3_text", "qwen3_moe"):
             options["head_dim"] = dim
     else:
         options.update(hidden_size=heads * rng.randint(2, 20), head_dim=dim)
@@ -89,6 +91,10 @@ def draw_options(family, rng):
         options.update(use_sliding_window=True, sliding_window=rng.randint(1, 40), max_window_layers=rng.randint(0, 2))
     if family in ("mistral", "phi3"):
         options["sliding_window"] = rng.choice([None, rng.randint(1, 40)])
+    if family == "gemma2":
+        options["hidden_size"] += -options["hidden_size"] % heads
+        options.update(sliding_window=rng.randint(1, 40), query_pre_attn_scalar=rng.randint(4, 40), attention_bias=rng.random() < 0.3,
+                       attn_logit_softcapping=rng.choice([None, 0.7, 2.0, 50.0]), final_logit_softcapping=rng.choice([None, 2.0, 5.0, 30.0]))
     if family == "qwen3_moe":
         experts = rng.randint(2, 9)
         options.update(num_experts=experts, num_experts_per_tok=rng.randint(1, experts), moe_intermediate_size=rng.randint(3, 40),
@@ -115,7 +121,7 @@ def make_model(family, config, seed):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator) * 0.15
-            norm = parameter.dim() == 1 and "norm" in name and family != "gemma3_text"  # whose norms multiply by 1 + w
+            norm = parameter.dim() == 1 and "norm" in name and "gemma" not in family  # whose norms multiply by 1 + w
             parameter.copy_((1 + noise if norm else noise).bfloat16().float())
     return model
 

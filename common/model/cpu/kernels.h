@@ -134,6 +134,14 @@ struct scale_args { /* elements */
   float factor;
 };
 
+struct soft_cap_args { /* elements; of the backward too, which has d and capped in place of x */
+  enum number_format format;
+  float *x;
+  void *d;
+  const float *capped;
+  float cap;
+};
+
 struct add_operand_args { /* elements */
   enum number_format format;
   float *x;
@@ -257,10 +265,10 @@ struct cpu_kernels {
   bool links; /* matrices, keys and values of bf16 are kept in links (ops.h, struct matrix and kv_layer) */
   cpu_kernel *to_operand, *from_operand;
   cpu_kernel *rmsnorm, *gemm, *add_bias, *head_norm_rope, *attention, *swiglu, *geglu, *scale, *add_operand, *logprob,
-      *sample, *route, *add_rows, *share_rows;
+      *sample, *route, *add_rows, *share_rows, *soft_cap;
   cpu_kernel *embed_backward, *rmsnorm_backward_x, *rmsnorm_backward_w, *gemm_weight_backward, *add_bias_backward,
       *head_norm_rope_backward_x, *head_norm_rope_backward_w, *attention_backward, *swiglu_backward, *geglu_backward,
-      *share_backward, *route_backward, *logprob_backward;
+      *soft_cap_backward, *share_backward, *route_backward, *logprob_backward;
   cpu_kernel *accumulate, *grad_from_accumulator, *sum_of_squares, *adamw;
   /* Checks properties of the CPU that the kernels rely on and CPUID does not tell; NULL: nothing to check. */
   bool (*holds)(void);

@@ -366,6 +366,11 @@ static void ops_geglu(const struct ops *o, void *h, const float *gate, const flo
   split(o, cpu_of(o)->kernels->geglu, &c, n, 256, 1.7 * (double)n);
 }
 
+static void ops_soft_cap(const struct ops *o, float *x, float cap, size_t n) {
+  struct soft_cap_args c = {.x = x, .cap = cap};
+  split(o, cpu_of(o)->kernels->soft_cap, &c, n, 256, 1.5 * (double)n);
+}
+
 static void ops_scale(const struct ops *o, float *x, float factor, size_t n) {
   struct scale_args c = {.x = x, .factor = factor};
   split(o, cpu_of(o)->kernels->scale, &c, n, 256, 0.2 * (double)n);
@@ -519,6 +524,11 @@ static void ops_geglu_backward(const struct ops *o, void *dgate, void *dup, cons
   split(o, cpu_of(o)->kernels->geglu_backward, &c, (size_t)T, 1, 2.2 * T * F);
 }
 
+static void ops_soft_cap_backward(const struct ops *o, void *d, const float *capped, float cap, size_t n) {
+  struct soft_cap_args c = {.format = o->format, .d = d, .capped = capped, .cap = cap};
+  split(o, cpu_of(o)->kernels->soft_cap_backward, &c, n, 256, 0.6 * (double)n);
+}
+
 static void ops_share_backward(const struct ops *o, float *dshare, float *dh, const void *h, const float *share,
                                const int32_t *slot, const int32_t *saved, const int32_t *pair, int count, int F) {
   struct share_backward_args c = {.format = o->format,
@@ -621,6 +631,7 @@ static const struct ops operations = {
     .device = "cpu",
     .host_memory = true,
     .head_dim_max = CPU_HEAD_DIM_MAX,
+    .caps_scores = true,
     .status = ops_status,
     .repeat_begin = ops_repeat_begin,
     .repeat_end = ops_repeat_end,
@@ -651,6 +662,7 @@ static const struct ops operations = {
     .geglu = ops_geglu,
     .scale = ops_scale,
     .add_operand = ops_add_operand,
+    .soft_cap = ops_soft_cap,
     .route = ops_route,
     .add_rows = ops_add_rows,
     .share_rows = ops_share_rows,
@@ -664,6 +676,7 @@ static const struct ops operations = {
     .attention_backward = ops_attention_backward,
     .swiglu_backward = ops_swiglu_backward,
     .geglu_backward = ops_geglu_backward,
+    .soft_cap_backward = ops_soft_cap_backward,
     .share_backward = ops_share_backward,
     .route_backward = ops_route_backward,
     .logprob_backward = ops_logprob_backward,

@@ -294,6 +294,8 @@ static void head_backward(struct learner *l, const struct weights *w, const void
     if (c->scored > HEAD_ROWS) head_logits(l, w, hidden, first, rows);
     ops->logprob_backward(ops, l->head.dlogits, listed(l, c->dlogprob + first), l->head.logits,
                           listed(l, c->lse + first), listed(l, c->target + first), temperature, rows, V);
+    if (m->config.logits_cap > 0)
+      ops->soft_cap_backward(ops, l->head.dlogits, l->head.logits, m->config.logits_cap, (size_t)rows * (size_t)V);
     const size_t behind = rows_behind_each_other(c->hidden_row + first, rows);
     const void *x = behind == NOT_BEHIND ? hidden : (const char *)hidden + behind * (size_t)D * ops->operand_bytes;
     ops->gemm_weight_backward(ops, grads + m->params.items[head].offset, l->head.dlogits, x,
@@ -437,7 +439,8 @@ static void attention_core_backward(const struct layer_pass *p) {
                                .row = kv->row,
                                .query = q->place ? listed(p->l, chunk->query) : NULL,
                                .query_row = q->row,
-                               .window = model_config_window(c, p->layer)};
+                               .window = model_config_window(c, p->layer),
+                               .cap = c->scores_cap};
   output_backward(p, PARAM_ATTENTION_OUT_NORM, a->attention_out, a->rstd_attention_out);
   linear_backward(p, PARAM_O, q, q->row, g->dx_operand, a->attention, g->dattention, false);
   ops->to_operand(ops, g->dattention_operand, g->dattention, TQ);

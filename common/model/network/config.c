@@ -22,10 +22,10 @@ struct raw_config {
   int32_t layers, hidden, heads, kv_heads, head_dim, ffn, vocabulary, positions, original_positions;
   int32_t sliding_window, window_from, window_pattern;
   int32_t experts, chosen, expert_ffn, sparse_step;
-  double rms_eps, rope_theta, rope_local_theta, initializer_range, rotated_share, query_scalar;
+  double rms_eps, rope_theta, rope_local_theta, initializer_range, rotated_share, query_scalar, scores_cap, logits_cap;
   bool tied, attention_bias, mlp_bias, use_sliding_window, bidirectional, normalizes_chosen;
   const struct json *mlp_only_layers;
-  const struct json *rope_scaling, *rope_parameters, *eos, *layer_types, *quantization, *attention_cap, *logits_cap;
+  const struct json *rope_scaling, *rope_parameters, *eos, *layer_types, *quantization;
 };
 
 static enum rc read_family(struct raw_config *raw, const struct json *root, struct arena *arena, struct err *err) {
@@ -46,7 +46,9 @@ static enum rc read_family(struct raw_config *raw, const struct json *root, stru
                              .rms_eps = (double)f->rms_eps,
                              .rope_theta = f->rope_theta > 0 ? f->rope_theta : 10000,
                              .rope_local_theta = f->local_rope ? 10000 : 0,
-                             .window_pattern = 6,
+                             .window_pattern = f->window_pattern,
+                             .scores_cap = (double)f->scores_cap,
+                             .logits_cap = (double)f->logits_cap,
                              .query_scalar = f->query_scalar ? 256 : 0,
                              .tied = f->tied,
                              .experts = f->experts ? 128 : 0,
@@ -119,8 +121,6 @@ static enum rc read_fields(struct raw_config *raw, const struct json *root, stru
       {.name = "decoder_sparse_step", .kind = FIELD_I32, .target = &raw->sparse_step, .min = 1, .max = INT32_MAX},
       {.name = "norm_topk_prob", .kind = FIELD_BOOL, .target = &raw->normalizes_chosen},
       {.name = "mlp_only_layers", .kind = FIELD_VALUE, .target = &raw->mlp_only_layers},
-      {.name = "attn_logit_softcapping", .kind = FIELD_VALUE, .target = &raw->attention_cap},
-      {.name = "final_logit_softcapping", .kind = FIELD_VALUE, .target = &raw->logits_cap},
       {.name = "layer_types", .kind = FIELD_VALUE, .target = &raw->layer_types},
       {.name = "rope_scaling", .kind = FIELD_VALUE, .target = &raw->rope_scaling},
       {.name = "rope_parameters", .kind = FIELD_VALUE, .target = &raw->rope_parameters},
@@ -341,10 +341,6 @@ static enum rc check_arithmetic(const struct raw_config *raw, struct err *err) {
   if (strcmp(raw->activation, activation) != 0)
     return err_set(err, RC_UNSUPPORTED, raw->family->gelu ? "hidden_activation" : "hidden_act",
                    "expected \"%s\", got \"%s\"", activation, raw->activation);
-  if (raw->attention_cap && json_type_of(raw->attention_cap) != JSON_NULL)
-    return err_set(err, RC_UNSUPPORTED, "attn_logit_softcapping", "expected null: scores are not capped here");
-  if (raw->logits_cap && json_type_of(raw->logits_cap) != JSON_NULL)
-    return err_set(err, RC_UNSUPPORTED, "final_logit_softcapping", "expected null: logits are not capped here");
   if (raw->bidirectional)
     return err_set(err, RC_UNSUPPORTED, "use_bidirectional_attention",
                    "expected false: rows attend to earlier ones here");
@@ -362,6 +358,28 @@ static enum rc check_arithmetic(const struct raw_config *raw, struct err *err) {
     return err_set(err, RC_INVALID, "head_dim", "expected num_attention_heads x head_dim up to %d, got %d x %d",
                    1 << 20, raw->heads, raw->head_dim);
   return RC_OK;
+}
+
+/* A positive number, or null: not capped. */
+static enum rc read_cap(double *out, const struct json *root, const char *name, bool supported, struct err *err) {
+  const struct json *cap = json_get(root, name);
+  if (!cap) return RC_OK;
+  if (json_type_of(cap) == JSON_NULL) {
+    *out = 0;
+    return RC_OK;
+  }
+  if (!supported) return err_set(err, RC_UNSUPPORTED, name, "expected null: this family's are not capped here");
+  const bool number = json_type_of(cap) == JSON_INT || json_type_of(cap) == JSON_REAL;
+  *out = number ? json_number(cap) : 0;
+  if (!(*out >= 1e-3 && *out <= 1e6))
+    return err_set(err, RC_INVALID, name, "expected a number of 0.001 to 1000000, or null");
+  return RC_OK;
+}
+
+static enum rc read_caps(struct raw_config *raw, const struct json *root, struct err *err) {
+  const bool supported = raw->family->soft_caps;
+  const enum rc rc = read_cap(&raw->scores_cap, root, "attn_logit_softcapping", supported, err);
+  return rc == RC_OK ? read_cap(&raw->logits_cap, root, "final_logit_softcapping", supported, err) : rc;
 }
 
 bool model_config_has(const struct model_config *c, enum param_kind kind, bool sparse) {
@@ -441,6 +459,8 @@ static void resolve(struct model_config *out, const struct raw_config *raw, cons
                                .gelu = f->gelu,
                                .root_embedding = f->root_embedding,
                                .query_scalar = f->query_scalar ? (float)raw->query_scalar : 0,
+                               .scores_cap = (float)raw->scores_cap,
+                               .logits_cap = (float)raw->logits_cap,
                                .rope_local_theta = f->local_rope ? raw->rope_local_theta : 0,
                                .qkv_bias = attention || f->biases == BIASES_QKV,
                                .o_bias = attention,
@@ -462,6 +482,7 @@ enum rc model_config_parse(struct model_config *out, const char *json, size_t le
   if (rc == RC_OK) rc = read_rope(&rope, &raw, raw.rope_parameters, "rope_parameters", &arena, err);
   if (rc == RC_OK) rc = read_rope(&rope, &raw, raw.rope_scaling, "rope_scaling", &arena, err);
   if (rc == RC_OK) rc = check_arithmetic(&raw, err);
+  if (rc == RC_OK) rc = read_caps(&raw, root, err);
   if (rc == RC_OK) {
     resolve(out, &raw, &rope);
     rc = read_windows(out, &raw, root, err);

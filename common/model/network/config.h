@@ -42,6 +42,7 @@ struct model_config {
   bool gelu;                       /* GeGLU instead of SwiGLU */
   bool root_embedding;             /* embeddings are multiplied by the root of hidden */
   float query_scalar;              /* scores are divided by its root; 0: head_dim */
+  float scores_cap, logits_cap;    /* scores of attention, logits: softly capped, by tanh, at these; 0: not */
   double rope_local_theta;         /* of sliding layers, whose rotation is plain; 0: they rotate as all do */
   bool head_norms;                 /* an RMS norm of each head of q and k, before the rotation */
   bool qkv_bias, o_bias, mlp_bias; /* of q, k and v; of o; of gate, up and down */

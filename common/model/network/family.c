@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#define FAMILY_LIST "qwen3, qwen3_moe, qwen2, llama, mistral, phi3, gemma3_text"
+#define FAMILY_LIST "qwen3, qwen3_moe, qwen2, llama, mistral, phi3, gemma2, gemma3_text"
 
 static const struct family FAMILIES[] = {
     {.model_type = "qwen3",
@@ -39,6 +39,23 @@ static const struct family FAMILIES[] = {
      .window = WINDOW_EVERYWHERE,
      .fused = {{"self_attn.qkv_proj.weight", PARAM_Q, PARAM_V}, {"mlp.gate_up_proj.weight", PARAM_GATE, PARAM_UP}},
      .rms_eps = 1e-5f},
+    {.model_type = "gemma2",
+     .plus_one = true,
+     .out_norms = true,
+     .gelu = true,
+     .root_embedding = true,
+     .query_scalar = true,
+     .soft_caps = true,
+     .biases = BIASES_CONFIGURED,
+     .window = WINDOW_PATTERN,
+     .window_pattern = 2,
+     .head_dim = 256,
+     .kv_heads = 4,
+     .sliding_window = 4096,
+     .scores_cap = 50,
+     .logits_cap = 30,
+     .rms_eps = 1e-6f,
+     .tied = true},
     {.model_type = "gemma3_text",
      .head_norms = true,
      .plus_one = true,
@@ -49,6 +66,7 @@ static const struct family FAMILIES[] = {
      .query_scalar = true,
      .biases = BIASES_CONFIGURED,
      .window = WINDOW_PATTERN,
+     .window_pattern = 6,
      .head_dim = 256,
      .kv_heads = 4,
      .sliding_window = 4096,

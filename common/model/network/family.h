@@ -71,6 +71,7 @@ struct family {
   bool gelu;           /* GeGLU instead of SwiGLU; the key is hidden_activation, and not hidden_act */
   bool root_embedding; /* embeddings are multiplied by the root of hidden_size */
   bool local_rope;     /* sliding layers rotate by a theta of their own: rope_local_base_freq */
+  bool soft_caps;      /* attn_logit_softcapping, final_logit_softcapping */
   bool query_scalar;   /* scores are divided by the root of query_pre_attn_scalar instead of head_dim */
   bool experts;        /* some layers have experts and a router instead of the MLP */
   enum family_biases biases;
@@ -82,6 +83,8 @@ struct family {
   int kv_heads;       /* 0: num_attention_heads */
   int sliding_window; /* 0: none */
   int window_from;    /* max_window_layers */
+  int window_pattern; /* WINDOW_PATTERN without layer_types: one in so many layers does not slide */
+  float scores_cap, logits_cap;
   float rms_eps;
   double rope_theta; /* 0: 10,000 */
   bool tied;

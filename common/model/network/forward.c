@@ -265,6 +265,7 @@ static void attention_block(const struct pass *p, int layer, const struct kv_lay
                       rope, finished->position, finished->T, H, E);
   struct rows attending = *finished;
   attending.window = model_config_window(c, layer);
+  attending.cap = c->scores_cap;
   ops->attention(ops, a->attention, a->lse, a->q, kv, &attending, H, p->scale);
   if (!c->out_norms) {
     project(p, layer, PARAM_O, p->ws->x, a->attention, finished->T, true);
@@ -511,5 +512,7 @@ void forward_logits(const struct weights *w, const void *hidden, const int32_t *
     ops->move_rows(ops, ws->picked, hidden, rows, count, row_bytes);
     hidden = ws->picked;
   }
-  ops->gemm(ops, logits, hidden, weight_of(w, ws->model->config.tied ? PARAM_EMBED : PARAM_HEAD, -1), count, false);
+  const struct model_config *c = &ws->model->config;
+  ops->gemm(ops, logits, hidden, weight_of(w, c->tied ? PARAM_EMBED : PARAM_HEAD, -1), count, false);
+  if (c->logits_cap > 0) ops->soft_cap(ops, logits, c->logits_cap, (size_t)count * (size_t)c->vocabulary);
 }

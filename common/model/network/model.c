@@ -103,6 +103,12 @@ enum rc model_create(struct model **out, const struct model_config *config, cons
   if (config->experts > 0 && !ops->route)
     return err_set(err, RC_UNSUPPORTED, "num_experts",
                    "the kernels on %s have no layers of experts; those of the CPU have", ops->device);
+  if (config->scores_cap > 0 && !ops->caps_scores)
+    return err_set(err, RC_UNSUPPORTED, "attn_logit_softcapping",
+                   "the kernels on %s do not cap scores; those of the CPU do", ops->device);
+  if (config->logits_cap > 0 && !ops->soft_cap)
+    return err_set(err, RC_UNSUPPORTED, "final_logit_softcapping",
+                   "the kernels on %s do not cap logits; those of the CPU do", ops->device);
   struct model *m = calloc(1, sizeof *m);
   if (!m) return err_set(err, RC_NO_MEMORY, NULL, "a model record of %zu bytes was refused", sizeof *m);
   m->config = *config;

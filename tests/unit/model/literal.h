@@ -113,6 +113,27 @@ LITERAL float lit_gelu_share(float x) {
   return lit_sigmoid(u);
 }
 
+LITERAL float lit_tanh(float x) {
+  static const float c[5] = {-5.70498872745e-3f, 2.06390887954e-2f, -5.37397155531e-2f, 1.33314422036e-1f,
+                             -3.33332819422e-1f};
+  float size = fabsf(x), z = x * x, p = c[0];
+  if (size < 0.625f) {
+    for (int i = 1; i < 5; i++) {
+      p = p * z;
+      p = p + c[i];
+    }
+    p = p * z;
+    p = p * x;
+    return p + x;
+  }
+  p = lit_exp(size + size) + 1.0f;
+  p = 1.0f - 2.0f / p;
+  return x < 0.0f ? -p : p;
+}
+
+/* A score of attention, from the scaled dot product. */
+LITERAL float lit_capped(float x, float cap) { return cap > 0 ? lit_tanh(x / cap) * cap : x; }
+
 LITERAL float lit_rstd(const float *x, float eps, int n) {
   float *squares = malloc((size_t)n * sizeof *squares);
   for (int i = 0; i < n; i++) squares[i] = x[i] * x[i];
@@ -142,7 +163,7 @@ LITERAL void lit_rotate(float *y, const float *rope, int E) {
 
 /* One query against keys [first, position]; key j's e-th element at k[j * stride + e]. out is not yet rounded. */
 LITERAL void lit_attention(float *out, float *lse, const float *q, const float *k, const float *v, size_t stride,
-                           int first, int position, int E, float scale, bool bf16) {
+                           int first, int position, int E, float scale, float cap, bool bf16) {
   float m = -INFINITY, l = 0.0f;
   const int start = first / 32 * 32;
   for (int e = 0; e < E; e++) out[e] = 0.0f;
@@ -150,7 +171,7 @@ LITERAL void lit_attention(float *out, float *lse, const float *q, const float *
     float s[32], p[32], lanes[16], operand[32], block_max = -INFINITY;
     for (int j = 0; j < 32; j++) {
       if (b + j < first || b + j > position) continue;
-      s[j] = lit_dot(q, 1, k + (size_t)(b + j) * stride, 1, E) * scale;
+      s[j] = lit_capped(lit_dot(q, 1, k + (size_t)(b + j) * stride, 1, E) * scale, cap);
       if (s[j] > block_max) block_max = s[j];
     }
     float m2 = m > block_max ? m : block_max, corr = b == start ? 0.0f : lit_exp(m - m2);
@@ -177,7 +198,7 @@ LITERAL int lit_first(int position, int window) { return window > 0 && position 
 /* One sample of n rows: everything [n, heads, E]. */
 LITERAL void lit_attention_backward(float *dq, float *dk, float *dv, const float *dout, const float *out,
                                     const float *lse, const float *q, const float *k, const float *v, int n, int H,
-                                    int G, int E, int window, float scale, bool bf16) {
+                                    int G, int E, int window, float scale, float cap, bool bf16) {
   size_t cells = (size_t)n * (size_t)n, HE = (size_t)(H * E), GE = (size_t)(G * E);
   float *p = malloc(cells * sizeof *p), *ds = malloc(cells * sizeof *ds), *column = malloc((size_t)n * sizeof *column),
         *terms = malloc((size_t)E * sizeof *terms);
@@ -192,9 +213,11 @@ LITERAL void lit_attention_backward(float *dq, float *dk, float *dv, const float
         *pij = *dsij = 0.0f;
         if (j > i || j < lit_first(i, window)) continue;
         float s = lit_dot(qi, 1, k + (size_t)j * GE + (size_t)(g * E), 1, E) * scale;
-        float x = lit_exp(s - lse[(size_t)i * (size_t)H + (size_t)h]);
+        float t = cap > 0 ? lit_tanh(s / cap) : 0.0f, square = t * t;
+        float x = lit_exp(lit_capped(s, cap) - lse[(size_t)i * (size_t)H + (size_t)h]);
         float dp = lit_dot(doi, 1, v + (size_t)j * GE + (size_t)(g * E), 1, E);
         float y = x * (dp - D);
+        y = y * (1.0f - square);
         *pij = lit_operand(x, bf16);
         *dsij = lit_operand(y * scale, bf16);
       }

@@ -43,7 +43,7 @@ static inline struct model_config tiny_config(bool tied) {
 }
 
 /* The arithmetic of other families in the same sizes: what each of them adds shows in some of these. */
-enum { FAMILY_CONFIGS = 5 };
+enum { FAMILY_CONFIGS = 6 };
 static inline struct model_config family_config(int which, bool tied) {
   static const struct fused_tensor fused[FUSED_MAX] = {{"qkv.weight", PARAM_Q, PARAM_V},
                                                        {"gate_up.weight", PARAM_GATE, PARAM_UP}};
@@ -58,7 +58,17 @@ static inline struct model_config family_config(int which, bool tied) {
     c.normalizes_chosen = true;
     return c;
   }
-  if (which == 3) {         /* gemma3 */
+  if (which == 5) {         /* gemma2 */
+    c.head_norms = false;
+    c.plus_one = c.out_norms = c.gelu = c.root_embedding = true;
+    c.query_scalar = 10;
+    c.scores_cap = 1.5f;
+    c.logits_cap = 4;
+    c.window = 21;
+    c.sliding[0] = 1;
+    return c;
+  }
+  if (which == 3) { /* gemma3 */
     c.plus_one = c.out_norms = c.gelu = c.root_embedding = true;
     c.query_scalar = 10;
     c.rope_local_theta = 700;

@@ -153,6 +153,12 @@ static void test_families(void **state) {
                 ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":8,\"rope_theta\":5e5},"
                 "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":7000}}");
   assert_true(c.rope.kind == ROPE_LINEAR && c.rope_theta == 5e5 && c.rope_local_theta == 7000);
+  c = family_of("gemma2", "");
+  assert_true(c.plus_one && c.out_norms && c.gelu && c.root_embedding && c.tied && !c.head_norms);
+  assert_true(c.query_scalar == 256 && c.scores_cap == 50 && c.logits_cap == 30 && c.rope_local_theta == 0);
+  assert_true(model_config_window(&c, 0) == 4096 && model_config_window(&c, 1) == 0 && c.rope_theta == 1e4);
+  c = family_of("gemma2", ",\"attn_logit_softcapping\":null,\"final_logit_softcapping\":7,\"head_dim\":6");
+  assert_true(c.scores_cap == 0 && c.logits_cap == 7);
   c = family_of("qwen3_moe", "");
   assert_true(c.experts == 128 && c.chosen == 8 && c.expert_ffn == 768 && !c.normalizes_chosen && c.sparse[0] == 3);
   assert_true(c.head_norms && !c.qkv_bias && c.window == 0 && c.head_dim == 6);

@@ -251,7 +251,8 @@ static void attention_rows_on(const struct machine *m, const struct packed *batc
                                .row = row,
                                .query = query,
                                .query_row = query_row,
-                               .window = batch->window};
+                               .window = batch->window,
+                               .cap = batch->cap};
   const size_t some = ((size_t)queries + 3) * HE;
   o->attention_backward(o, dq, dk, dv, as_operands(m, dout2, (size_t)queries * HE), as_operands(m, out2, some), lse2,
                         as_operands(m, q2, some), as_operands(m, k2, (rows + 2) * GE),
@@ -262,7 +263,7 @@ static void attention_rows_on(const struct machine *m, const struct packed *batc
   same_floats(m, "attention_backward's dv, some queries", dv, want_dv, rows * GE);
 }
 
-static void attention_case_on(const struct machine *m, int H, int G, int E, int window) {
+static void attention_case_on(const struct machine *m, int H, int G, int E, int window, float cap) {
   static const int lengths[] = {1, 33, 70, 32, 17};
   const struct ops *o = m->ops;
   int32_t start[6] = {0};
@@ -279,16 +280,16 @@ static void attention_case_on(const struct machine *m, int H, int G, int E, int 
     for (int i = 0; i < lengths[s] * H; i++) {
       size_t at = (first * (size_t)H + (size_t)i) * (size_t)E, group = (size_t)(i % H / (H / G) * E);
       lit_attention(out + at, lse + first * (size_t)H + (size_t)i, q + at, k + first * GE + group,
-                    v + first * GE + group, GE, lit_first(i / H, window), i / H, E, scale, m->bf16);
+                    v + first * GE + group, GE, lit_first(i / H, window), i / H, E, scale, cap, m->bf16);
     }
   }
   for (size_t i = 0; i < T * HE; i++) out[i] = lit_operand(out[i], m->bf16);
   for (int s = 0; s < 5; s++) {
     size_t a = (size_t)start[s] * HE, b = (size_t)start[s] * GE;
     lit_attention_backward(want_dq + a, want_dk + b, want_dv + b, dout + a, out + a, lse + start[s] * H, q + a, k + b,
-                           v + b, lengths[s], H, G, E, window, scale, m->bf16);
+                           v + b, lengths[s], H, G, E, window, scale, cap, m->bf16);
   }
-  struct packed batch = {.sequences = 5, .start = start, .window = window};
+  struct packed batch = {.sequences = 5, .start = start, .window = window, .cap = cap};
   void *dout_o = as_operands(m, dout, T * HE), *out_o = as_operands(m, out, T * HE), *q_o = as_operands(m, q, T * HE);
   void *k_o = as_operands(m, k, T * GE), *v_o = as_operands(m, v, T * GE);
   o->attention_backward(o, dq, dk, dv, dout_o, out_o, lse, q_o, k_o, v_o, &batch, H, G, E, scale);
@@ -300,10 +301,12 @@ static void attention_case_on(const struct machine *m, int H, int G, int E, int 
 
 static void attention_on(const struct machine *m) {
   static const int windows[] = {0, 1, 2, 33, 50};
-  attention_case_on(m, 3, 1, 10, 0);
-  attention_case_on(m, 2, 2, 48, 0);
-  for (size_t i = 0; i < sizeof windows / sizeof windows[0]; i++) attention_case_on(m, 4, 2, 16, windows[i]);
-  attention_case_on(m, 2, 2, 48, 20);
+  attention_case_on(m, 3, 1, 10, 0, 0);
+  attention_case_on(m, 2, 2, 48, 0, 0);
+  attention_case_on(m, 3, 1, 10, 0, 1.5f);
+  attention_case_on(m, 2, 2, 48, 20, 4.0f);
+  for (size_t i = 0; i < sizeof windows / sizeof windows[0]; i++) attention_case_on(m, 4, 2, 16, windows[i], 0);
+  attention_case_on(m, 2, 2, 48, 20, 0);
 }
 
 static void test_attention(void **state) {
@@ -373,6 +376,24 @@ static void geglu_on(const struct machine *m) {
     same_operands(m, "geglu_backward's dgate", dgate, want_gate, n);
     same_operands(m, "geglu_backward's dup", dup, want_up, n);
   }
+}
+
+static void soft_cap_on(const struct machine *m) {
+  enum { N = 5003 };
+  const struct ops *o = m->ops;
+  float *d = random_operands(m, N, 2.0f), *capped = random_floats(N, 7.0f), *want = zeros(N);
+  void *operands = as_operands(m, d, N);
+  for (int i = 0; i < N; i++) {
+    const float t = capped[i] / 7.0f, square = t * t;
+    want[i] = d[i] * (1.0f - square);
+  }
+  o->soft_cap_backward(o, operands, capped, 7.0f, N);
+  same_operands(m, "soft_cap_backward", operands, want, N);
+}
+
+static void test_soft_cap(void **state) {
+  (void)state;
+  every_machine(soft_cap_on);
 }
 
 static void test_geglu(void **state) {
@@ -541,6 +562,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_weight),     cmocka_unit_test(test_bias),    cmocka_unit_test(test_embed),
       cmocka_unit_test(test_rmsnorm),    cmocka_unit_test(test_rope),    cmocka_unit_test(test_attention),
+      cmocka_unit_test(test_soft_cap),
       cmocka_unit_test(test_swiglu),     cmocka_unit_test(test_geglu),   cmocka_unit_test(test_logprob),
       cmocka_unit_test(test_accumulate), cmocka_unit_test(test_squares), cmocka_unit_test(test_adamw),
   };

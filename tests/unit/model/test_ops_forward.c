@@ -223,6 +223,7 @@ static void test_rope(void **state) {
 }
 
 /* Three sequences, their pages shuffled through the pool; unreferenced pages hold garbage, as recycled pages do. */
+static float cap; /* of scores; 0: none */
 struct attention_case {
   int H, G, E, page_tokens, window;
 };
@@ -280,7 +281,7 @@ static struct attention_data make_attention(const struct machine *m, const struc
                       d.q + (size_t)row * HE + (size_t)(h * c->E),
                       d.k + (size_t)(row - p) * GE + (size_t)(h / (c->H / c->G) * c->E),
                       d.v + (size_t)(row - p) * GE + (size_t)(h / (c->H / c->G) * c->E), GE, lit_first(p, c->window), p,
-                      c->E, scale, m->bf16);
+                      c->E, scale, cap, m->bf16);
     }
   }
   return d;
@@ -308,7 +309,8 @@ static void attention_alone_on(const struct machine *m, const struct attention_c
                             .pages = d->pages,
                             .pages_per_sequence = d->pages_per_sequence,
                             .sequences = SEQUENCES,
-                            .window = c->window};
+                            .window = c->window,
+                      .cap = cap};
   void *out = new_operands(m, STEP * HE);
   m->ops->attention(m->ops, out, lse, as_operands(m, q, STEP * HE), &d->kv, &rows, c->H, scale);
   same_operands(m, "attention of lone rows", out, want, STEP * HE);
@@ -326,7 +328,8 @@ static void attention_case_on(const struct machine *m, const struct attention_ca
                       .pages = d.pages,
                       .pages_per_sequence = d.pages_per_sequence,
                       .sequences = SEQUENCES,
-                      .window = c->window};
+                      .window = c->window,
+                      .cap = cap};
   void *out = new_operands(m, T * HE), *q = as_operands(m, d.q, T * HE);
   float *lse = zeros(T * (size_t)c->H);
   o->kv_write(o, &d.kv, &rows, as_operands(m, d.k, T * GE), as_operands(m, d.v, T * GE), NULL);
@@ -382,6 +385,9 @@ static void attention_on(const struct machine *m) {
       {18, 3, 20, 32, 0}, {4, 2, 16, 16, 1},   {7, 1, 40, 64, 7},   {8, 4, 64, 16, 20},
       {6, 2, 18, 16, 32}, {2, 1, 128, 16, 33}, {18, 3, 20, 32, 47}, {3, 1, 8, 48, 75}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) attention_case_on(m, &cases[i]);
+  cap = 1.5f;
+  for (size_t i = 1; i < sizeof cases / sizeof cases[0]; i += 3) attention_case_on(m, &cases[i]);
+  cap = 0;
 }
 
 static void test_attention(void **state) {
@@ -431,6 +437,28 @@ static void geglu_on(const struct machine *m) {
 static void test_geglu(void **state) {
   (void)state;
   every_machine(geglu_on);
+}
+
+static void soft_cap_on(const struct machine *m) {
+  const struct ops *o = m->ops;
+  for (size_t n = 30001; n < 30003; n++) {
+    float *x = random_floats(n, 40.0f), *want = zeros(n);
+    x[0] = 1e9f;
+    x[1] = -1e9f;
+    x[2] = 0.0f;
+    for (size_t i = 0; i < n; i++) {
+      if (i % 3 == 0 && i > 2) x[i] = x[i] * 0.01f;
+      want[i] = lit_capped(x[i], 7.0f);
+    }
+    o->soft_cap(o, x, 7.0f, n);
+    same_floats(m, "soft_cap", x, want, n);
+    assert_true(x[0] == 7.0f && x[1] == -7.0f && x[2] == 0.0f);
+  }
+}
+
+static void test_soft_cap(void **state) {
+  (void)state;
+  every_machine(soft_cap_on);
 }
 
 static void elements_on(const struct machine *m) {
@@ -558,7 +586,7 @@ int main(void) {
       cmocka_unit_test(test_convert),      cmocka_unit_test(test_matrix),    cmocka_unit_test(test_gemm),
       cmocka_unit_test(test_gemm_special), cmocka_unit_test(test_bias),      cmocka_unit_test(test_rmsnorm),
       cmocka_unit_test(test_rope),         cmocka_unit_test(test_attention), cmocka_unit_test(test_swiglu),
-      cmocka_unit_test(test_geglu),        cmocka_unit_test(test_elements),  cmocka_unit_test(test_logprob),
+      cmocka_unit_test(test_soft_cap),     cmocka_unit_test(test_geglu),        cmocka_unit_test(test_elements),  cmocka_unit_test(test_logprob),
       cmocka_unit_test(test_sample),
   };
   random_seed(7);

@@ -5,7 +5,7 @@
 #include "common/model/network/params.h"
 
 static void check_table(bool tied, int family) {
-  static const int layers_params[FAMILY_CONFIGS] = {2 * 11, 2 * 16, 2 * 9, 2 * 13, 11 + 2 * (9 + 5 * 3)};
+  static const int layers_params[FAMILY_CONFIGS] = {2 * 11, 2 * 16, 2 * 9, 2 * 13, 11 + 2 * (9 + 5 * 3), 2 * 11};
   const struct model_config c = family_config(family, tied);
   struct param_table t;
   assert_int_equal(param_table_make(&t, &c, NULL), RC_OK);

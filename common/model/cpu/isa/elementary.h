@@ -1,4 +1,4 @@
-/* exp, log and the 16-lane SUM of NUMERICS.md in fp32: only + - * / and integer operations, so that every level gives
+/* exp, log, tanh and the 16-lane SUM of NUMERICS.md in fp32: only + - * / and integer operations, so that every level gives
  * the same bits.
  */
 #ifndef LEASEHOLD_MODEL_CPU_ISA_ELEMENTARY_H
@@ -75,6 +75,21 @@ INLINE vf vlog(vf x) {
 }
 
 INLINE float log_one(float x) { return vlog(vset(x))[0]; }
+
+INLINE vf vtanh(vf x) {
+  const vf size = (vf)((vu)x & 0x7fffffffu), z = x * x;
+  vf p = vset(-5.70498872745e-3f);
+  p = p * z + 2.06390887954e-2f;
+  p = p * z - 5.37397155531e-2f;
+  p = p * z + 1.33314422036e-1f;
+  p = p * z - 3.33332819422e-1f;
+  p = (p * z) * x + x;
+  const vf far = 1.0f - 2.0f / (vexp(size + size) + 1.0f);
+  return vselect(size < 0.625f, p, vselect(x < 0.0f, -far, far));
+}
+
+/* x brought softly below cap in size. */
+INLINE vf soft_capped(vf x, float cap) { return vtanh(x / cap) * cap; }
 
 #define GELU_SCALE 1.59576912f /* 2 sqrt(2 / pi) */
 #define GELU_CUBE  0.044715f

@@ -165,6 +165,15 @@ void ISA_NAME(geglu)(const void *args, size_t begin, size_t end, void *scratch) 
     geglu_lanes(c->h, c->gate, c->up, at, end - at < VL ? (int)(end - at) : VL, c->format == FORMAT_F32);
 }
 
+void ISA_NAME(soft_cap)(const void *args, size_t begin, size_t end, void *scratch) {
+  const struct soft_cap_args *c = args;
+  (void)scratch;
+  for (size_t at = begin; at < end; at += VL) {
+    const int n = end - at < VL ? (int)(end - at) : VL;
+    store_some(c->x + at, soft_capped(load_some(c->x + at, n), c->cap), n);
+  }
+}
+
 void ISA_NAME(scale)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct scale_args *c = args;
   (void)scratch;

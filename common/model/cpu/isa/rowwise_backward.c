@@ -204,6 +204,17 @@ void ISA_NAME(head_norm_rope_backward_w)(const void *args, size_t begin, size_t 
   }
 }
 
+void ISA_NAME(soft_cap_backward)(const void *args, size_t begin, size_t end, void *scratch) {
+  const struct soft_cap_args *c = args;
+  const bool f32 = c->format == FORMAT_F32;
+  (void)scratch;
+  for (size_t at = begin; at < end; at += VL) {
+    const int n = end - at < VL ? (int)(end - at) : VL;
+    const vf t = load_some(c->capped + at, n) / c->cap;
+    store_some_operands(c->d, at, load_some_operands(c->d, at, n, f32) * (1.0f - t * t), n, f32);
+  }
+}
+
 void ISA_NAME(swiglu_backward)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct swiglu_backward_args *c = args;
   const bool f32 = c->format == FORMAT_F32;

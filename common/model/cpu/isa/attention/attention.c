@@ -58,8 +58,8 @@ INLINE void score_chain(vf acc[QUERIES][PARTS], const struct state *s, int at, c
   }
 }
 
-/* s->p[r][half * 16 ..] = DOT(q_r, k_j) * scale for the 16 keys of a tile. */
-INLINE void score_tile(struct state *s, const void *keys, size_t tile, int half, int E, float scale, const int R,
+/* s->p[r][half * 16 ..]: the scores of the 16 keys of a tile. */
+INLINE void score_tile(struct state *s, const void *keys, size_t tile, int half, int E, struct score_scale scale, const int R,
                        const bool f32) {
   vf even[QUERIES][PARTS], odd[QUERIES][PARTS], dot[QUERIES][PARTS];
   UNROLL
@@ -80,7 +80,7 @@ INLINE void score_tile(struct state *s, const void *keys, size_t tile, int half,
   UNROLL
   for (int r = 0; r < R; r++) {
     UNROLL
-    for (int p = 0; p < PARTS; p++) vstore(s->p[r] + half * 16 + p * VL, dot[r][p] * scale);
+    for (int p = 0; p < PARTS; p++) vstore(s->p[r] + half * 16 + p * VL, attention_score(dot[r][p], scale));
   }
 }
 
@@ -199,7 +199,7 @@ INLINE void attend(const struct attention_args *c, struct state *s, int sequence
     int tiles = block + 16 <= last ? 2 : 1;
     for (int j = 0; j < tiles; j++) {
       attention_locate(c, sequence, g, block + 16 * j, &keys[j], &values[j]);
-      score_tile(s, c->kv->keys, keys[j], j, E, c->scale, R, f32);
+      score_tile(s, c->kv->keys, keys[j], j, E, attention_scale(c), R, f32);
     }
     soften(s, block, R, f32);
     add_values(s, c->kv->values, values, tiles, E, R, f32);

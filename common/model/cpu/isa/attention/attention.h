@@ -2,7 +2,7 @@
 #ifndef LEASEHOLD_MODEL_CPU_ISA_ATTENTION_ATTENTION_H
 #define LEASEHOLD_MODEL_CPU_ISA_ATTENTION_ATTENTION_H
 
-#include "common/model/cpu/isa/vec.h"
+#include "common/model/cpu/isa/elementary.h"
 
 /* Where 16 keys from `position` (a multiple of 16) on lie: element offsets into keys and values. */
 INLINE void attention_locate(const struct attention_args *c, int sequence, int g, int position, size_t *keys,
@@ -36,6 +36,33 @@ INLINE int attention_queries_end(int window, int kb, int keys, int length) {
  * through.  There all scores are -infinity, and from a finite maximum on such a block changes nothing: its p are
  * exp(-infinity) = 0, its correction exp(0) = 1.  The correction in the first block with a key is 0 either way. */
 INLINE float attention_lowest(int window) { return window > 0 ? -__FLT_MAX__ : -HUGE_VALF; }
+
+/* What makes a score of a dot product; cap 0: none. */
+struct score_scale {
+  float scale, cap;
+};
+
+INLINE struct score_scale attention_scale(const struct attention_args *c) {
+  return (struct score_scale){c->scale, c->rows->cap};
+}
+
+INLINE struct score_scale attention_scale_back(const struct attention_backward_args *c) {
+  return (struct score_scale){c->scale, c->batch->cap};
+}
+
+INLINE vf attention_score(vf dot, struct score_scale s) {
+  const vf x = dot * s.scale;
+  return s.cap > 0 ? soft_capped(x, s.cap) : x;
+}
+
+/* The score's gradient to the dot's, given the uncapped dot. */
+INLINE vf attention_score_backward(vf dscore, vf dot, struct score_scale s) {
+  if (s.cap > 0) {
+    const vf t = vtanh((dot * s.scale) / s.cap);
+    dscore = dscore * (1.0f - t * t);
+  }
+  return dscore * s.scale;
+}
 
 /* Scores of 16 keys, -infinity before the unseen-th and from the valid-th on. */
 INLINE struct f16 attention_seen(struct f16 score, int unseen, int valid) {

@@ -94,16 +94,16 @@ static void score_block(struct attention_scratch *s, const struct block_tiles *b
 }
 
 /* Scaled, and -infinity where the query does not see. */
-INLINE struct f16 scaled_scores(const float *score, float scale, int unseen, int valid) {
+INLINE struct f16 scaled_scores(const float *score, struct score_scale scale, int unseen, int valid) {
   struct f16 x = load16(score);
   UNROLL
-  for (int i = 0; i < PARTS; i++) x.v[i] = x.v[i] * scale;
+  for (int i = 0; i < PARTS; i++) x.v[i] = attention_score(x.v[i], scale);
   return attention_seen(x, unseen, valid);
 }
 
 /* From the scores of keys block .. block + 31 to p, the running maxima and sums.  A query without keys here gets p = 0
  * and the correction exp(0) = 1 (attention_lowest). */
-static void soften_block(struct attention_scratch *s, int block, float scale) {
+static void soften_block(struct attention_scratch *s, int block, struct score_scale scale) {
   for (int r = 0; r < s->queries; r++) {
     const int valid = s->query[r].position - block + 1, unseen = s->query[r].first - block;
     const struct f16 low = scaled_scores(s->s[r], scale, unseen, valid),
@@ -208,7 +208,7 @@ static void attend_queries(const struct attention_args *c, struct attention_scra
       if (n < QUERIES_MAX) ask_block(&next, E);
     }
     score_block(s, &now, E);
-    soften_block(s, block, c->scale);
+    soften_block(s, block, attention_scale(c));
     add_values(s, &now, block, round_up(E, 16));
   }
   store_out(c, s);

@@ -120,14 +120,15 @@ static void scores(const struct item *it, float *out, const struct columns *a, c
  * keys at and beyond `keys` do not exist. */
 static void soften_block(const struct item *it, int qb, int queries, int kb, int keys) {
   struct backward_scratch *s = it->s;
-  float scale = it->c->scale;
+  const struct score_scale scale = attention_scale_back(it->c);
   for (int i = 0; i < B; i++) {
     float *p = s->p + i * B, *ds = s->ds + i * B;
     const int unseen = attention_first(it->c->batch->window, qb + i) - kb;
     int valid = i >= queries || !s->active[i] ? 0 : qb == kb && i + 1 < keys ? i + 1 : keys;
     for (int j = 0; valid > 0 && j < B; j += VL) {
-      vf pv = vexp(vload(s->s + i * B + j) * scale - s->lse[i]);
-      vf dv = (pv * (vload(s->dp + i * B + j) - s->D[i])) * scale;
+      const vf dot = vload(s->s + i * B + j);
+      vf pv = vexp(attention_score(dot, scale) - s->lse[i]);
+      vf dv = attention_score_backward(pv * (vload(s->dp + i * B + j) - s->D[i]), dot, scale);
       vstore(p + j, vround(pv, it->f32));
       vstore(ds + j, vround(dv, it->f32));
     }

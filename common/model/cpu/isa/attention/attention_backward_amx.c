@@ -175,7 +175,7 @@ static void add_product(const struct backward_item *it, sum_tiles sums, const ui
  * those before it; keys at and beyond `keys` do not exist. */
 static void soften_square(const struct backward_item *it, int qb, int kb, int keys) {
   struct backward_tiles *s = it->s;
-  const float scale = it->c->scale;
+  const struct score_scale scale = attention_scale_back(it->c);
   vi lane;
   for (int l = 0; l < VL; l++) lane[l] = l;
   for (int i = 0; i < SQUARE; i++) {
@@ -183,7 +183,8 @@ static void soften_square(const struct backward_item *it, int qb, int kb, int ke
     const int unseen = attention_first(it->c->batch->window, qb + i) - kb;
     for (int j = 0; j < SQUARE; j += VL) {
       const vi seen = (lane < valid - j) & (lane >= unseen - j);
-      const vf p = vexp(vload(s->s[i] + j) * scale - s->lse[i]), ds = (p * (vload(s->dp[i] + j) - s->D[i])) * scale;
+      const vf dot = vload(s->s[i] + j), p = vexp(attention_score(dot, scale) - s->lse[i]);
+      const vf ds = attention_score_backward(p * (vload(s->dp[i] + j) - s->D[i]), dot, scale);
       store_operands(s->p[i], (size_t)j, vselect(seen, p, (vf){0}), false);
       store_operands(s->ds[i], (size_t)j, vselect(seen, ds, (vf){0}), false);
     }

@@ -178,7 +178,7 @@ static void scores(const struct item *it, const struct block_queries *b, int key
 
 /* P and dS of a block pair as operands, and their pairs.  ahead: how far the queries' block begins after the keys'. */
 static void soften(struct scratch *s, const struct block_queries *b, int keys, bool diagonal, int ahead, int window,
-                   float scale) {
+                   struct score_scale scale) {
   const vi number = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   for (int i = 0; i < b->count; i++) {
     const int valid = keys_of(b, i, keys, diagonal), unseen = window > 0 ? ahead + b->at[i] - window + 1 : 0;
@@ -187,8 +187,8 @@ static void soften(struct scratch *s, const struct block_queries *b, int keys, b
     for (int j = 0; j < 2; j++) {
       if (j * VL >= valid) break;
       const vi seen = (number < valid - j * VL) & (number >= unseen - j * VL);
-      const vf x = vexp(vload(s->s[i] + j * VL) * scale - s->lse[i]);
-      const vf y = (x * (vload(s->dp[i] + j * VL) - s->D[i])) * scale;
+      const vf dot = vload(s->s[i] + j * VL), x = vexp(attention_score(dot, scale) - s->lse[i]);
+      const vf y = attention_score_backward(x * (vload(s->dp[i] + j * VL) - s->D[i]), dot, scale);
       p[j] = round16(vselect(seen, x, (vf){0}));
       ds[j] = round16(vselect(seen, y, (vf){0}));
     }
@@ -315,7 +315,7 @@ static void head_block(const struct item *it, int kb, int keys) {
     list_queries(it, &b, qb);
     load_queries(it, &b);
     scores(it, &b, keys, diagonal);
-    soften(it->s, &b, keys, diagonal, qb - kb, window, it->c->scale);
+    soften(it->s, &b, keys, diagonal, qb - kb, window, attention_scale_back(it->c));
     key_gradients(it, &b, keys, diagonal);
     query_gradient(it, &b, keys, diagonal, kb == attention_first(window, qb) / B * B);
   }

@@ -66,8 +66,8 @@ struct span {
   int first, unseen, least, last;
 };
 
-/* s[key][lane] = DOT(q, k) * scale; -infinity for keys outside the lane's first .. position. */
-static void score_block(struct lanes_state *s, int E, float scale, int block, int count, vi first, vi position,
+/* s[key][lane]: the scores; -infinity for keys outside the lane's first .. position. */
+static void score_block(struct lanes_state *s, int E, struct score_scale scale, int block, int count, vi first, vi position,
                         const struct span *seen) {
   for (int j = 0; j < count; j += LINK_ROWS) {
     vf dot[LINK_ROWS][2] = {{{0}}};
@@ -77,7 +77,7 @@ static void score_block(struct lanes_state *s, int E, float scale, int block, in
     }
     UNROLL
     for (int r = 0; r < LINK_ROWS; r++) {
-      vf x = dot[r][0] * scale;
+      vf x = attention_score(dot[r][0], scale);
       const int key = block + j + r;
       if (key > seen->least) x = vselect(position >= key, x, vset(-HUGE_VALF));
       if (key < seen->unseen) x = vselect(first <= key, x, vset(-HUGE_VALF));
@@ -168,7 +168,7 @@ static void attend_lanes(const struct attention_args *c, struct lanes_state *s, 
   for (int block = start; block <= seen.last; block += BLOCK) {
     const int left = seen.last - block + 1, keys = round_up(left < BLOCK ? left : BLOCK, LINK_ROWS);
     load_block(c, s, sequence, g, block, keys);
-    score_block(s, E, c->scale, block, keys, first, position, &seen);
+    score_block(s, E, attention_scale(c), block, keys, first, position, &seen);
     vf top = vload(s->s[0]);
     for (int j = 1; j < keys; j++) top = vmax(vload(s->s[j]), top);
     top = vmax(max, top);
