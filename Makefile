@@ -263,6 +263,11 @@ $(BUILD)/tests/render_template: $(call OBJ,tests/template/render.c) $(call LINK_
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,template) $(LDLIBS)
 
+# Statistics of evaluations, for comparison with tests/evaluation/reference.py: tests/e2e/test_evaluation.py.
+$(BUILD)/tests/estimates: $(call OBJ,tests/evaluation/estimates.c) $(call LINK_LIBS,coordinator)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,coordinator) $(LDLIBS)
+
 # --- simulation: the coordinator over virtual time ---------------------------------------------------------------------
 SIM_PROGRAMS := chaos rounds large
 $(SIM_PROGRAMS:%=$(BUILD)/tests/sim/%): $(BUILD)/tests/sim/%: $(BUILD)/obj/tests/sim/sim_%.o $(call OBJ,$(SIM_WORLD)) $(call LINK_LIBS,coordinator)

@@ -17,7 +17,8 @@ enum rng_purpose {
   RNG_INIT = 3,      /* random initial weights */
   RNG_REWARD = 4,    /* the shuffled-reward control */
   RNG_REQUEST = 5,   /* plain /v1/generate requests with a seed of their own */
-  RNG_EVALUATION = 6 /* sampled evaluation during a run */
+  RNG_EVALUATION = 6, /* sampled evaluation during a run */
+  RNG_BOOTSTRAP = 7   /* problems drawn again: coordinator/evaluation/bootstrap.h */
 };
 
 /* sample must be < 2^24. */

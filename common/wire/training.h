@@ -154,6 +154,7 @@ struct batch_status {
  * after all of its inner steps, over the groups that are left, which may be none.  `after_steps` lets the trainer refuse
  * (409 in the job's error) a batch or a step that is not next: a trainer that was started again has lost the inner
  * steps of its round, and is sent all batches and steps of the round again. */
+enum { KEPT_VERSIONS_MAX = 4096 };
 struct push_target {
   const char *worker_id;
   const char *url;
@@ -172,6 +173,11 @@ struct submit_step {
   bool inner; /* false is left out of messages; true: at least one group, and no push_to */
   int32_t after_steps; /* inner steps of the round that come before; 0 is left out of messages */
   bool announce_first; /* false is left out of messages; never of an inner step */
+  bool checkpoint;     /* write one whatever checkpoint_every says; as announce_first */
+  /* Which of the run's checkpoints stay from now on, besides version 0's: the newest keep_last (0: as the trainer was
+   * started to keep, and left out of messages), and those of keep_versions (none: left out). */
+  int32_t keep_last;
+  struct json_i32s keep_versions;
   struct push_target *push_to;
   size_t push_count;
   int32_t stage_timeout_ms;
@@ -194,7 +200,10 @@ struct step_status {
   /* A poisoned step changes no weight and still makes a version.  Of a round's own step: nor did any inner step. */
   bool skipped;
   int64_t step_us, checkpoint_us, push_us;
-  int64_t oldest_checkpoint; /* when done: the oldest version above 0 whose checkpoint is kept; 0: only version 0's is */
+  /* When done: the oldest version above 0 whose checkpoint is kept for a restart; 0: only version 0's is.  keep_versions do
+   * not count. */
+  int64_t oldest_checkpoint;
+  struct json_i32s checkpoints; /* when done: the versions whose checkpoints are kept, oldest first; none is left out */
   struct push_report *pushes;
   size_t push_count;
   struct interval *intervals; /* when done: as a batch's; and the publisher's push */

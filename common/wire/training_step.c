@@ -39,6 +39,9 @@ void submit_step_encode(const struct submit_step *m, struct buf *out) {
   if (m->inner) json_kv_bool(&w, "inner", true);
   if (m->after_steps != 0) json_kv_int(&w, "after_steps", m->after_steps);
   if (m->announce_first) json_kv_bool(&w, "announce_first", true);
+  if (m->checkpoint) json_kv_bool(&w, "checkpoint", true);
+  if (m->keep_last) json_kv_int(&w, "keep_last", m->keep_last);
+  if (m->keep_versions.count) json_kv_i32s(&w, "keep_versions", m->keep_versions.items, m->keep_versions.count);
   json_key(&w, "push_to");
   json_array_begin(&w);
   for (size_t i = 0; i < m->push_count; i++) {
@@ -64,6 +67,7 @@ static enum rc inner_check(const struct submit_step *m, struct err *err) {
                    m->push_count);
   if (m->announce_first)
     return err_set(err, RC_INVALID, "announce_first", "an inner step makes no version to announce");
+  if (m->checkpoint) return err_set(err, RC_INVALID, "checkpoint", "an inner step makes no version to write");
   return RC_OK;
 }
 
@@ -82,6 +86,14 @@ enum rc submit_step_decode(struct submit_step *m, const struct json *body, struc
       {.name = "inner", .kind = FIELD_BOOL, .target = &m->inner},
       WIRE_AFTER_STEPS(m->after_steps),
       {.name = "announce_first", .kind = FIELD_BOOL, .target = &m->announce_first},
+      {.name = "checkpoint", .kind = FIELD_BOOL, .target = &m->checkpoint},
+      {.name = "keep_last", .kind = FIELD_I32, .target = &m->keep_last, .min = 0, .max = KEPT_VERSIONS_MAX},
+      {.name = "keep_versions",
+       .kind = FIELD_I32_ARRAY,
+       .target = &m->keep_versions,
+       .min = 0,
+       .max = LIMIT_ROUNDS,
+       .count_max = KEPT_VERSIONS_MAX},
       WIRE_VALUE("push_to", push_to),
       WIRE_I32("stage_timeout_ms", m->stage_timeout_ms, 1, WIRE_MS_MAX),
   };
@@ -175,6 +187,7 @@ void step_status_encode(const struct step_status *m, struct buf *out) {
   json_kv_int(&w, "checkpoint_us", m->checkpoint_us);
   json_kv_int(&w, "push_us", m->push_us);
   json_kv_int(&w, "oldest_checkpoint", m->oldest_checkpoint);
+  if (m->checkpoints.count) json_kv_i32s(&w, "checkpoints", m->checkpoints.items, m->checkpoints.count);
   write_pushes(&w, m->pushes, m->push_count);
   json_key(&w, "intervals");
   intervals_write(&w, m->intervals, done ? m->interval_count : 0);
@@ -208,6 +221,12 @@ enum rc step_status_decode(struct step_status *m, const struct json *body, struc
        .target = &m->oldest_checkpoint,
        .min = 0,
        .max = WIRE_EXACT_MAX},
+      {.name = "checkpoints",
+       .kind = FIELD_I32_ARRAY,
+       .target = &m->checkpoints,
+       .min = 0,
+       .max = INT32_MAX,
+       .count_max = KEPT_VERSIONS_MAX},
       WIRE_VALUE("pushes", pushes),
       WIRE_VALUE("intervals", intervals),
   };

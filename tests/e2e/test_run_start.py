@@ -56,7 +56,6 @@ def test_an_evaluation_changes_nothing_and_current_goes_on(cluster):
     before = latest.read_text()
     evaluation = json.loads((DATA / "runs/evaluate.json").read_text())
     evaluation.update(groups_per_round=4, samples_per_group=1)
-    assert "current" in refused(cluster, {**evaluation, "start": "model"})["message"]
     assert refused(cluster, {**evaluation, "start": {"run": "r2", "version": 1}})["field"] == "start"
     status = cluster.run(evaluation)
     held = begun_with(cluster, status["id"])
@@ -65,6 +64,19 @@ def test_an_evaluation_changes_nothing_and_current_goes_on(cluster):
     following = cluster.run(grpo(start="current"))
     assert begun_with(cluster, following["id"]) == held
     assert digests(following) != digests(cluster.second)
+
+
+def test_an_evaluation_of_a_checkpoint_or_the_model_leaves_the_trainer_holding_it(cluster, alone):
+    evaluation = json.loads((DATA / "runs/evaluate.json").read_text())
+    evaluation.update(groups_per_round=4, samples_per_group=1)
+    latest = (cluster.folder / "state/latest").read_text()
+    of_first = cluster.run({**evaluation, "start": {"run": "r1", "version": 3}})
+    assert begun_with(cluster, of_first["id"]) == digests(cluster.first)[-1]
+    of_model = cluster.run({**evaluation, "start": "model"})
+    assert begun_with(cluster, of_model["id"]) == alone[0] == begun_with(cluster, "r2")
+    assert of_model["weights_from"] == [] and (cluster.folder / "state/latest").read_text() == latest
+    following = cluster.run(grpo(start="current"))
+    assert (begun_with(cluster, following["id"]), digests(following)) == alone
 
 
 def test_a_run_begins_with_the_checkpoint_that_it_names(cluster, alone):

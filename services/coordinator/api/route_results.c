@@ -440,7 +440,7 @@ static enum rc group_peek(struct readers *readers, const char *lease, uint64_t f
   enum rc rc = readers_take_newest(readers, &s, err);
   if (rc != RC_OK) return rc;
   rc = store_query(s, &q, err,
-                   "SELECT g.answer, g.extra FROM leases l JOIN groups g ON g.run = l.run AND g.round = l.round AND "
+                   "SELECT g.answer, g.extra, g.max_new_tokens, g.evaluation_set FROM leases l JOIN groups g ON g.run = l.run AND g.round = l.round AND "
                    "g.ordinal = l.group_ordinal WHERE l.id = ?1 AND l.fence = ?2 AND l.run = ?3 AND l.state "
                    "= " SQL_LEASE_GRANTED,
                    BINDS(b_text(lease), b_int(fence <= INT64_MAX ? (int64_t)fence : -1), b_int(run)));
@@ -448,6 +448,8 @@ static enum rc group_peek(struct readers *readers, const char *lease, uint64_t f
   if (rc == RC_OK && *found) {
     out->answer = arena_strdup(arena, rows_text(&q, 0, NULL));
     out->extra = arena_strdup(arena, rows_text(&q, 1, NULL));
+    out->max_new_tokens = (int)rows_int(&q, 2);
+    out->set = rows_null(&q, 3) ? -1 : (int)rows_int(&q, 3);
     *found = out->answer && out->extra;
   }
   rows_end(&q);

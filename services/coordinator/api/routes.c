@@ -3,6 +3,7 @@
 
 #include "common/base/limits.h"
 #include "services/coordinator/api/result_head.h"
+#include "services/coordinator/api/route_evaluations.h"
 #include "services/coordinator/api/route_events.h"
 #include "services/coordinator/api/route_health.h"
 #include "services/coordinator/api/route_leases.h"
@@ -31,6 +32,8 @@ const struct http_route coordinator_routes[] = {
     {.method = "GET", .path = "/v1/runs/{id}/events", .handler = handle_get_events, .offload = true},
     {.method = "GET", .path = "/v1/runs/{id}/rounds", .handler = handle_get_rounds, .offload = true},
     {.method = "GET", .path = "/v1/runs/{id}/rollouts", .handler = handle_get_rollouts, .offload = true},
+    {.method = "GET", .path = "/v1/runs/{id}/evaluation", .handler = handle_get_evaluation, .offload = true},
+    {.method = "GET", .path = "/v1/compare", .handler = handle_compare, .offload = true},
     {.method = "GET", .path = "/v1/runs/{id}/timeline", .handler = handle_get_timeline, .offload = true},
     {.method = "POST", .path = "/v1/workers", .handler = handle_post_worker, .body_bytes_max = SMALL_BODY},
     {.method = "GET", .path = "/v1/workers", .handler = handle_get_workers, .offload = true},

@@ -39,6 +39,26 @@ static bool boxed_find(const char *text, size_t len, const char **inner, size_t 
   return found;
 }
 
+uint64_t answer_vote(const char *text, size_t len) {
+  uint64_t hash = 0xCBF29CE484222325u; /* FNV-1a */
+  bool any = false;
+  for (size_t i = 0; i < len; i++) {
+    const unsigned char c = (unsigned char)text[i];
+    if (isspace(c) || c == '$') continue;
+    hash = (hash ^ c) * 0x100000001B3u;
+    any = true;
+  }
+  return any ? hash | 1 : 0;
+}
+
+/* Of a value, however it is written. */
+static uint64_t number_vote(const struct number *n) {
+  char text[64];
+  const int len = n->exact ? snprintf(text, sizeof text, "%lld/%lld", (long long)n->value.num, (long long)n->value.den)
+                           : snprintf(text, sizeof text, "%.9g", n->approximate);
+  return answer_vote(text, (size_t)len);
+}
+
 static bool numbers_equal(const struct number *a, const struct number *b) {
   if (a->exact && b->exact) return rational_equal(a->value, b->value);
   double difference = a->approximate - b->approximate, size = b->approximate < 0 ? -b->approximate : b->approximate;
@@ -76,6 +96,7 @@ static void verify_numeric(const char *text, size_t len, const char *answer, str
   if (!answer_read(text, len, &got, out)) return;
   out->well_formed = true;
   out->reward = numbers_equal(&got, &expected) ? 1 : 0;
+  out->vote = number_vote(&got);
   snprintf(out->detail, sizeof out->detail, "answer %g, expected %g", got.approximate, expected.approximate);
 }
 
@@ -218,6 +239,7 @@ static void verify_countdown(const char *text, size_t len, const char *extra, st
     out->well_formed = true;
     bool allowed = numbers_allowed(&e, p.numbers), equal = value.den == 1 && value.num == json_int(p.target);
     out->reward = allowed && equal ? 1 : 0;
+    out->vote = number_vote(&(struct number){.value = value, .exact = true});
     snprintf(out->detail, sizeof out->detail, "%s, value %lld/%lld, target %lld",
              allowed ? "numbers used as given" : "uses a number that was not given", (long long)value.num,
              (long long)value.den, (long long)json_int(p.target));

@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "common/base/rc.h"
 
@@ -31,7 +32,11 @@ struct verdict {
   double reward;    /* 0 or 1 */
   bool well_formed; /* an answer could be read at all */
   char detail[96];  /* "answer 7, expected 8" */
+  uint64_t vote;    /* of the answer, in a majority: answers that are written alike have the same; 0: none */
 };
+
+/* Of an answer as it is written, blanks and "$" aside; 0 for one of nothing else. */
+uint64_t answer_vote(const char *text, size_t len);
 
 /* Of the first three kinds; any other earns nothing.  completion need not be valid UTF-8.
  *

@@ -18,7 +18,7 @@ enum { BATCHES_OF_ROUND = 16 };
 
 /* Are batches of the round to be sent, or waited for? */
 static bool trains(const struct active_run *a, const struct run_config *config) {
-  if (!a->has_round) return false;
+  if (!a->has_round || a->round >= a->rounds) return false; /* behind the last one nothing is trained */
   if (a->state == RUN_PAUSED && run_is_supervised(config)) return false;
   if (a->round_state == ROUND_OPEN) return config->mode != MODE_SYNC;
   return a->round_state == ROUND_TRAINING || (a->round_state == ROUND_STEPPING && a->undone > 0);
@@ -35,7 +35,7 @@ enum next_work next_work(const struct active_run *a, bool trainer, const struct 
 }
 
 int64_t next_again(const struct active_run *a, int64_t held_version) {
-  return a->has_round && a->round_state <= ROUND_STEPPING && held_version <= a->version ? a->round : -1;
+  return a->has_round && a->round < a->rounds && a->round_state <= ROUND_STEPPING && held_version <= a->version ? a->round : -1;
 }
 
 /* ---- which job ---- */

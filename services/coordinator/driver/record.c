@@ -47,15 +47,24 @@ static enum rc part_read(struct driver *d, int64_t run, int64_t version, struct 
   return rc == RC_OK ? look_digest(driver_readers(d), run, out->version, &out->digest, err) : rc;
 }
 
-/* The run that had trained before, whose weights the trainer held.  0: none had. */
-static enum rc run_before(struct driver *d, int64_t run, int64_t *out, struct err *err) {
+/* What the trainer held: the version that was noted when the run began; in runs from before that was, the newest of the run
+ * that had trained before.  run 0: none had. */
+static enum rc held_before(struct driver *d, int64_t run, struct part *out, struct err *err) {
   struct store *s;
+  struct rows q;
+  bool row = false;
   enum rc rc = readers_take(driver_readers(d), &s, err);
   if (rc != RC_OK) return rc;
-  rc = store_int(s, out, err,
-                 "SELECT coalesce(max(id), 0) FROM runs WHERE id < ?1 AND EXISTS (SELECT 1 FROM versions WHERE run = id "
-                 "AND version > 0)",
-                 BINDS(b_int(run)));
+  rc = store_query(s, &q, err, "SELECT origin_run, origin_version FROM runs WHERE id = ?1 AND origin_run NOT NULL",
+                   BINDS(b_int(run)));
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  if (rc == RC_OK && row) *out = (struct part){.run = rows_int(&q, 0), .version = rows_int(&q, 1)};
+  rows_end(&q);
+  if (rc == RC_OK && !row)
+    rc = store_int(s, &out->run, err,
+                   "SELECT coalesce(max(id), 0) FROM runs WHERE id < ?1 AND EXISTS (SELECT 1 FROM versions WHERE run = id "
+                   "AND version > 0)",
+                   BINDS(b_int(run)));
   readers_give(driver_readers(d), s);
   return rc;
 }
@@ -67,7 +76,7 @@ static enum rc part_before(struct driver *d, int64_t run, const struct run_start
   switch (start->from) {
     case START_MODEL: return RC_OK;
     case START_UNNAMED:
-    case START_CURRENT: return run_before(d, run, &out->run, err);
+    case START_CURRENT: return held_before(d, run, out, err);
     case START_CHECKPOINT: break;
   }
   out->version = start->version;

@@ -8,8 +8,10 @@
 #include "common/base/log.h"
 #include "services/coordinator/driver/inner_step.h"
 #include "services/coordinator/rounds/intervals.h"
+#include "services/coordinator/rounds/kept_versions.h"
 #include "services/coordinator/rounds/publish.h"
 #include "services/coordinator/rounds/retention.h"
+#include "services/coordinator/rounds/round.h"
 #include "services/coordinator/rounds/run_life.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/views/round_view.h"
@@ -31,6 +33,7 @@ struct step_done_message {
   size_t push_count;
   int64_t trainer_worker;
   int64_t oldest_checkpoint; /* 0: not known, or only version 0's */
+  struct json_i32s checkpoints;
   struct interval *intervals;
   size_t interval_count;
 };
@@ -73,15 +76,14 @@ static enum rc step_done_execute(struct core *c, struct command *cmd, struct err
     rc = store_int(c->store, &finished, err, "SELECT finished FROM rounds WHERE run = ?1 AND round = ?2",
                    BINDS(b_int(m->run), b_int(m->round)));
   if (rc == RC_OK && !finished) rc = note_figures(c, m, err);
-  if (rc == RC_OK && c->context && c->context->run == m->run)
-    rc = retention_mark(c->store, m->run, c->context->config.keep_rounds, m->oldest_checkpoint, err);
+  if (rc == RC_OK && c->context && c->context->run == m->run) {
+    rc = kept_versions_store(c->store, &c->context->config, m->run, &m->checkpoints, err);
+    if (rc == RC_OK) rc = retention_mark(c->store, m->run, c->context->config.keep_rounds, m->oldest_checkpoint, err);
+  }
   if (rc == RC_OK) rc = run_state_of(c->store, m->run, &state, err);
   if (rc != RC_OK || state == RUN_STOPPED || state == RUN_FAILED || state == RUN_COMPLETED) return rc;
   if (state == RUN_STOPPING) return run_end(c, m->run, RUN_STOPPED, NULL, err);
-  if (m->round + 1 < m->rounds) return RC_OK;
-  if (state == RUN_PAUSED)
-    rc = run_move(c, m->run, RUN_RUNNING, NULL, err); /* a paused run cannot complete, and nothing is left to pause */
-  return rc == RC_OK ? run_end(c, m->run, RUN_COMPLETED, NULL, err) : rc;
+  return m->round + 1 < m->rounds ? RC_OK : round_run_complete(c, m->run, err);
 }
 
 static enum rc copy_lists(struct step_done_message *m, const struct step_status *status, struct arena *arena,
@@ -98,6 +100,10 @@ static enum rc copy_lists(struct step_done_message *m, const struct step_status 
     if (!m->pushes[i].worker_id) return err_set(err, RC_NO_MEMORY, NULL, "a step's pushes were refused memory");
   }
   m->push_count = status->push_count;
+  m->checkpoints.items = arena_alloc(arena, status->checkpoints.count + 1, sizeof *m->checkpoints.items);
+  if (!m->checkpoints.items) return err_set(err, RC_NO_MEMORY, NULL, "a step's checkpoints were refused memory");
+  for (size_t i = 0; i < status->checkpoints.count; i++) m->checkpoints.items[i] = status->checkpoints.items[i];
+  m->checkpoints.count = status->checkpoints.count;
   m->interval_count = status->interval_count;
   return intervals_copy(&m->intervals, status->intervals, status->interval_count, arena, err);
 }
@@ -189,12 +195,15 @@ enum rc step_message(struct core *c, const struct run_context *x, const struct t
                             .fence = trainer->fence,
                             .last = round == config->rounds - 1,
                             .announce_first = config->mode == MODE_INFLIGHT, /* sampling does not wait for the push */
-                            .stage_timeout_ms = config->stage_timeout_ms};
+                            .stage_timeout_ms = config->stage_timeout_ms,
+                            .checkpoint = kept_versions_wanted(config, round + 1),
+                            .keep_last = config->keep_last};
   if (!m->step_id || !m->run) return err_set(err, RC_NO_MEMORY, NULL, "a step was refused memory");
   enum rc rc = readers_take(readers, &s, err);
   if (rc != RC_OK) return rc;
   rc = read_denominator(s, m, run, round, err);
   if (rc == RC_OK) rc = step_groups(s, m, run, round, arena, err);
+  if (rc == RC_OK) rc = kept_versions_best(s, config, run, &m->keep_versions, arena, err);
   if (rc == RC_OK && run_publishes(config, round))
     rc = read_targets(s, m, trainer->worker, core_options(c)->workers_max, arena, err);
   readers_give(readers, s);

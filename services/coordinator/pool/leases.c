@@ -116,7 +116,7 @@ static enum rc plan_of_round(struct core *c, const struct open_round *r, const s
   if (pace_planned(pace, r->run, r->round)) return RC_OK;
   struct pace_round round = {.run = r->run,
                              .round = r->round,
-                             .wanted = config->mode == MODE_PIPELINED && config->frontier == FRONTIER_PRIORITY &&
+                             .wanted = config->mode == MODE_PIPELINED && r->round < config->rounds && config->frontier == FRONTIER_PRIORITY &&
                                        config->groups_per_round <= ADMISSION_GROUPS_MAX,
                              .groups = config->groups_per_round,
                              .samples = config->samples_per_group,
@@ -241,10 +241,11 @@ static enum rc lease_of_group(struct core *c, const struct open_round *r, int64_
     l->group = before->group;
     l->prompt_ids = before->prompt_ids;
     l->max_new_tokens = before->max_new_tokens;
+    l->temperature = before->temperature;
     return RC_OK;
   }
   enum rc rc = store_query(c->store, &q, err,
-                           "SELECT purpose, prompt_ids, max_new_tokens FROM groups WHERE run = ?1 AND round = ?2 AND "
+                           "SELECT purpose, prompt_ids, max_new_tokens, evaluation_set FROM groups WHERE run = ?1 AND round = ?2 AND "
                            "ordinal = ?3",
                            BINDS(b_int(r->run), b_int(r->round), b_int(group)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
@@ -256,6 +257,7 @@ static enum rc lease_of_group(struct core *c, const struct open_round *r, int64_
     l->group = arena_strdup(arena, id_group(r->run, r->round, group).text);
     l->prompt_ids = (struct json_i32s){copy(arena, ids, len), len / sizeof(int32_t)};
     l->max_new_tokens = (int32_t)rows_int(&q, 2);
+    l->temperature = (float)run_temperature(&c->context->config, rows_null(&q, 3) ? -1 : (int)rows_int(&q, 3));
   }
   rows_end(&q);
   return rc;
@@ -270,7 +272,6 @@ static enum rc lease_describe(struct core *c, const struct open_round *r, const 
   l->run = before ? before->run : arena_strdup(arena, id_run(r->run).text);
   if (!l->id || !l->run || !l->group || !l->prompt_ids.items)
     return err_set(err, RC_NO_MEMORY, NULL, "a lease was refused memory");
-  bool within_training = l->purpose == LEASE_EVALUATION && run_trains_on_rollouts(config);
   l->fence = (uint64_t)p->fence;
   l->round = r->round;
   l->group_ordinal = p->group;
@@ -278,7 +279,6 @@ static enum rc lease_describe(struct core *c, const struct open_round *r, const 
   l->sample_count = p->count;
   l->version_min = r->version;
   l->kv = config->kv_recompute ? LEASE_KV_RECOMPUTE : LEASE_KV_KEEP;
-  l->temperature = (float)(within_training ? config->evaluation_temperature : config->sampling.temperature);
   l->stop_token_ids = c->context->stop_token_ids;
   l->ignore_eos = config->sampling.ignore_eos;
   l->seed = config->seed;

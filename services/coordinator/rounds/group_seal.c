@@ -8,6 +8,7 @@
 #include "services/coordinator/decide/overlong.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/rounds/remote_rewards.h"
+#include "services/coordinator/rounds/evaluation_results.h"
 #include "services/coordinator/rounds/round.h"
 #include "services/coordinator/rounds/round_sums.h"
 #include "services/coordinator/rounds/stream.h"
@@ -61,23 +62,25 @@ enum rc group_verify(const struct run_context *x, const struct group_head *g, st
   }
   const enum rc rc = text_of(x->tokenizer, r->token_ids.items, r->token_ids.count, arena, s, err);
   const struct reward_input input = {s->text, s->text_len, g->answer, g->extra, (int64_t)r->token_ids.count, g->max_new_tokens};
-  if (rc == RC_OK) reward_judge(&x->config.verifier, &input, &s->verdict);
+  if (rc == RC_OK) reward_judge(run_rule(&x->config, g->set), &input, &s->verdict);
   return rc;
 }
 
 /* advantage NULL: the group is not complete. */
 static enum rc sample_store(struct core *c, const struct group_head *g, int64_t fence, const struct done_sample *s,
                             double reward, const float *advantage, struct err *err) {
+  const bool judged = g->purpose == LEASE_EVALUATION;
   enum rc rc = store_exec(
       c->store, err,
       "UPDATE samples SET state = ?5, tokens = ?6, finish = ?7, digest = ?8, version_first = ?9, version_last = ?10, "
-      "reward = ?11, advantage = ?12, well_formed = ?13, detail = ?14"
+      "reward = ?11, advantage = ?12, well_formed = ?13, detail = ?14, passed = ?17, vote = ?18"
       " WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4 AND state = ?15 AND fence = ?16",
       BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal), b_int(s->result->sample), b_int(SAMPLE_DONE),
             b_int((int64_t)s->result->token_ids.count), b_int((int64_t)s->result->finish), b_digest(&s->digest),
             b_int(s->version_first), b_int(s->version_last), b_real(reward),
             advantage ? b_real((double)*advantage) : b_null(), b_int(s->verdict.well_formed), b_text(s->verdict.detail),
-            b_int(SAMPLE_LEASED), b_int(fence)));
+            b_int(SAMPLE_LEASED), b_int(fence), judged ? b_int(s->verdict.passed) : b_null(),
+            judged ? b_int((int64_t)s->verdict.vote) : b_null()));
   if (rc == RC_OK && store_changes(c->store) != 1) {
     rc = err_set(err, RC_CONFLICT, "fence", "sample %s is not leased with fence %" PRId64,
                  id_sample(g->run, g->round, g->ordinal, s->result->sample).text, fence);
@@ -94,7 +97,7 @@ enum rc group_read(struct core *c, int64_t run, int64_t round, int64_t ordinal, 
   *out = (struct group_head){.run = run, .round = round, .ordinal = ordinal};
   enum rc rc = store_query(c->store, &q, err,
                            "SELECT state, purpose, sample_count, samples_open, leased_ms, answer, extra, "
-                           "max_new_tokens FROM groups WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
+                           "max_new_tokens, evaluation_set FROM groups WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
                            BINDS(b_int(run), b_int(round), b_int(ordinal)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
@@ -106,6 +109,7 @@ enum rc group_read(struct core *c, int64_t run, int64_t round, int64_t ordinal, 
     out->answer = arena_strdup(arena, rows_text(&q, 5, NULL));
     out->extra = arena_strdup(arena, rows_text(&q, 6, NULL));
     out->max_new_tokens = (int)rows_int(&q, 7);
+    out->set = rows_null(&q, 8) ? -1 : (int)rows_int(&q, 8);
   }
   rows_end(&q);
   if (rc != RC_OK) return rc;
@@ -280,10 +284,11 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
   enum group_state state = GROUP_EVALUATED;
   const char *reason = NULL;
   int64_t open = -1;
-  const bool remote = reward_remote_terms(&config->verifier) > 0;
+  const struct reward_rule *rule = run_rule(config, h->set);
+  const bool remote = reward_remote_terms(rule) > 0;
   enum rc rc = sealing_gather(c, &g, done, count, arena, err);
   if (rc == RC_OK && remote)
-    rc = remote_rewards_add(c, &(struct reward_group){h->run, h->round, h->ordinal}, &config->verifier, g.rewards, h->count, err);
+    rc = remote_rewards_add(c, &(struct reward_group){h->run, h->round, h->ordinal}, rule, g.rewards, h->count, err);
   if (rc == RC_OK && h->purpose == LEASE_TRAINING) {
     sealing_advantages(&g, config);
     reason = group_filter_reason(config, g.advantages, h->count);
@@ -291,6 +296,7 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
   }
   if (rc == RC_OK) group_digest(&digest, &g);
   if (rc == RC_OK) rc = samples_store(c, &g, fence, done, count, err);
+  if (rc == RC_OK && h->purpose == LEASE_EVALUATION) rc = evaluation_item_store(c, &(struct evaluated_group){h->run, h->round, h->ordinal, h->set}, err);
   if (rc == RC_OK) rc = group_close(c, &g, state, reason, &digest, &open, err);
   const struct stream_group closed = {h->run, h->round, h->ordinal, .dropped = state == GROUP_FILTERED};
   if (rc == RC_OK && config->mode == MODE_INFLIGHT)
@@ -311,7 +317,7 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
 
 enum rc group_accept(struct core *c, const struct group_head *g, int64_t fence, const struct done_sample *done,
                      int count, struct arena *arena, struct err *err) {
-  const struct reward_rule *rule = &c->context->config.verifier;
+  const struct reward_rule *rule = run_rule(&c->context->config, g->set);
   const bool remote = reward_remote_terms(rule) > 0;
   int64_t tokens = 0;
   enum rc rc = RC_OK;

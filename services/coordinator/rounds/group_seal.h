@@ -27,6 +27,7 @@ struct group_head {
   int64_t leased_ms; /* 0: never */
   enum group_state state;
   enum lease_purpose purpose;
+  int set;         /* of evaluation: which of the run's sets; else -1 */
   int count, open; /* its samples; those that are not done */
   int max_new_tokens;
   const char *answer, *extra;

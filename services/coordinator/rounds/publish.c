@@ -127,7 +127,8 @@ enum rc publish_version(struct core *c, const struct announced_version *p, bool 
                                        : leases_supersede(c, p->run, err);
   if (rc == RC_OK) rc = round_close(c, p, err);
   if (rc == RC_OK) rc = verifying_flush(c, p->run, p->round, err);
-  if (rc == RC_OK && state != RUN_STOPPING && p->round + 1 < config->rounds)
+  if (rc == RC_OK && state != RUN_STOPPING &&
+      (p->round + 1 < config->rounds || round_evaluates(config, p->round + 1)))
     rc = round_open(c, p->round + 1, p->version, err);
   else if (rc == RC_OK)
     slot_windows_end(c->rounds->windows, p->run, c->now_ms); /* nothing more is sampled */

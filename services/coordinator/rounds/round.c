@@ -6,10 +6,11 @@
 
 #include "services/coordinator/rounds/curriculum.h"
 #include "services/coordinator/rounds/exactness.h"
+#include "services/coordinator/rounds/evaluation_results.h"
 #include "services/coordinator/rounds/round_sums.h"
 #include "services/coordinator/fault.h"
 #include "services/coordinator/store/ids.h"
-#include "services/coordinator/views/round_view.h"
+#include "services/coordinator/views/evaluation_view.h"
 #include "services/coordinator/rounds/run_life.h"
 #include "services/coordinator/decide/ordinals.h"
 #include "services/coordinator/decide/stored.h"
@@ -18,8 +19,7 @@
 #include "services/coordinator/pool/pool.h"
 
 bool round_evaluates(const struct run_config *config, int64_t round) {
-  if (!run_trains_on_rollouts(config) || config->evaluation_every <= 0) return false;
-  return round % config->evaluation_every == 0 || round == config->rounds - 1;
+  return run_trains_on_rollouts(config) && evaluation_due(&config->evaluation, config->rounds, round);
 }
 
 enum rc round_move(struct core *c, int64_t run, int64_t round, int to, struct err *err) {
@@ -38,6 +38,7 @@ struct new_group {
   int64_t round, ordinal;
   int index, samples;
   int64_t epoch; /* of a run with a curriculum */
+  int set; /* of evaluation */
   enum lease_purpose purpose;
   enum group_state state;
 };
@@ -48,13 +49,14 @@ static enum rc group_insert(struct core *c, const struct dataset *d, const struc
   enum rc rc = store_exec(
       c->store, err,
       "INSERT INTO groups (run, round, ordinal, state, purpose, dataset_index, sample_count, samples_open, prompt_ids, "
-      "prompt, answer, extra, samples_waiting, waiting_ms, max_new_tokens, dataset_epoch)"
-      " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?8, ?13, ?14, ?15)",
+      "prompt, answer, extra, samples_waiting, waiting_ms, max_new_tokens, evaluation_set, dataset_epoch)"
+      " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?8, ?13, ?14, ?15, ?16)",
       BINDS(b_int(run), b_int(g->round), b_int(g->ordinal), b_int((int64_t)g->state), b_int((int64_t)g->purpose),
             b_int(g->index), b_int(g->samples), b_int(g->state == GROUP_OPEN ? g->samples : 0),
             b_blob(item->prompt_ids, (size_t)item->prompt_length * sizeof(int32_t)),
             b_chars(item->prompt, item->prompt_bytes), b_text(item->answer), b_text(item->extra), b_int(c->wall_ms),
             b_int(item->max_new_tokens ? item->max_new_tokens : c->context->config.sampling.max_new_tokens),
+            g->purpose == LEASE_EVALUATION ? b_int(g->set) : b_null(),
             c->context->config.curriculum.given && g->purpose == LEASE_TRAINING ? b_int(g->epoch) : b_null()));
   waiting_forget(&c->pool->waiting);
   return rc;
@@ -72,34 +74,47 @@ static enum rc dataset_first(struct core *c, int64_t round, int64_t *out, struct
                    BINDS(b_int(c->context->run), b_int(round), b_int(groups)));
 }
 
-enum rc round_open(struct core *c, int64_t round, int64_t version, struct err *err) {
+/* How many problems of a set are asked: at most its lines. */
+static int problems_of(const struct run_context *x, int set) {
+  const int lines = dataset_count(x->evaluation[set]), asked = x->config.evaluation.sets[set].problems;
+  return asked < lines ? asked : lines;
+}
+
+static int evaluation_groups(const struct run_context *x, int64_t round) {
+  int groups = 0;
+  for (int set = 0; round_evaluates(&x->config, round) && set < x->config.evaluation.count; set++)
+    groups += problems_of(x, set);
+  return groups;
+}
+
+/* The sets' problems one behind the other, so that a first set's randomness does not depend on those behind it. */
+static enum rc evaluation_open(struct core *c, int64_t round, struct err *err) {
+  const struct run_context *x = c->context;
+  int64_t ordinal = ORDINAL_EVALUATION_FIRST;
+  enum rc rc = RC_OK;
+  for (int set = 0; round_evaluates(&x->config, round) && set < x->config.evaluation.count; set++) {
+    for (int i = 0; i < problems_of(x, set) && rc == RC_OK; i++) {
+      const struct new_group group = {.round = round,
+                                      .ordinal = ordinal++,
+                                      .index = i,
+                                      .set = set,
+                                      .samples = x->config.evaluation.sets[set].samples,
+                                      .purpose = LEASE_EVALUATION,
+                                      .state = GROUP_OPEN};
+      rc = group_insert(c, x->evaluation[set], &group, err);
+    }
+  }
+  return rc;
+}
+
+/* Supervised ones are sealed, because nothing is sampled.  An evaluate run's files are its sets.  walk: of a curriculum,
+ * or NULL. */
+static enum rc groups_open(struct core *c, int64_t round, int groups, int64_t first, struct curriculum_walk *walk,
+                           struct err *err) {
   struct run_context *x = c->context;
   const struct run_config *config = &x->config;
-  bool supervised = run_is_supervised(config), evaluates = run_evaluates(config);
-  int count = dataset_count(x->dataset), groups = config->mode == MODE_INFLIGHT ? 0 : config->groups_per_round,
-      evaluation = 0;
-  if (evaluates && (groups == 0 || groups > count)) groups = count;
-  if (groups > LIMIT_GROUPS_PER_ROUND)
-    return err_set(err, RC_TOO_LARGE, "groups_per_round",
-                   "a round has at most %d groups, the dataset has %d: set groups_per_round", LIMIT_GROUPS_PER_ROUND,
-                   groups);
-  if (round_evaluates(config, round)) {
-    evaluation = dataset_count(x->evaluation);
-    if (evaluation > config->evaluation_problems) evaluation = config->evaluation_problems;
-  }
-  const bool walks = config->curriculum.given;
-  struct curriculum_walk walk = {0};
-  int64_t first = 0;
-  enum rc rc = walks ? curriculum_open(c, round, &walk, err) : dataset_first(c, round, &first, err);
-  if (walks) first = walk.next;
-  if (rc == RC_OK) {
-    rc = store_exec(c->store, err,
-                    "INSERT INTO rounds (run, round, state, version, opened_ms, groups_open, generated_ms, "
-                    "groups_trained, groups_sealed, dataset_first) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8, ?9)",
-                    BINDS(b_int(x->run), b_int(round), b_int(supervised ? ROUND_TRAINING : ROUND_OPEN), b_int(version),
-                          b_int(c->wall_ms), b_int(supervised ? 0 : groups + evaluation),
-                          supervised ? b_int(c->wall_ms) : b_null(), b_int(supervised ? groups : 0), b_int(first)));
-  }
+  const bool supervised = run_is_supervised(config), evaluates = run_evaluates(config);
+  enum rc rc = RC_OK;
   for (int g = 0; g < groups && rc == RC_OK; g++) {
     struct new_group group = {.round = round,
                               .ordinal = g,
@@ -109,24 +124,47 @@ enum rc round_open(struct core *c, int64_t round, int64_t version, struct err *e
     int64_t ordinal = first + g;
     if (supervised) ordinal *= config->samples_per_group;
     struct dataset_place place = {.index = g};
-    if (walks)
-      rc = curriculum_take(c, &walk, &place, err);
+    if (walk)
+      rc = curriculum_take(c, walk, &place, err);
     else if (!evaluates || config->dataset_shuffle)
       place = dataset_place(x->dataset, &x->writer_order, config->dataset_shuffle, config->seed, ordinal);
     group.index = place.index;
     group.epoch = place.epoch;
+    group.set = dataset_part(x->dataset, group.index);
     if (rc == RC_OK) rc = group_insert(c, x->dataset, &group, err);
   }
-  if (rc == RC_OK && walks) rc = curriculum_keep(c, round, &walk, err);
-  for (int g = 0; g < evaluation && rc == RC_OK; g++) {
-    struct new_group group = {.round = round,
-                              .ordinal = ORDINAL_EVALUATION_FIRST + g,
-                              .index = g,
-                              .samples = config->evaluation_samples,
-                              .purpose = LEASE_EVALUATION,
-                              .state = GROUP_OPEN};
-    rc = group_insert(c, x->evaluation, &group, err);
+  if (rc == RC_OK && walk) rc = curriculum_keep(c, round, walk, err);
+  return rc;
+}
+
+enum rc round_open(struct core *c, int64_t round, int64_t version, struct err *err) {
+  const struct run_context *x = c->context;
+  const struct run_config *config = &x->config;
+  const bool supervised = run_is_supervised(config), evaluates = run_evaluates(config), closing = round >= config->rounds;
+  const int count = dataset_count(x->dataset), evaluation = evaluation_groups(x, round);
+  int groups = config->mode == MODE_INFLIGHT || closing ? 0 : config->groups_per_round;
+  if (evaluates && (groups == 0 || groups > count)) groups = count;
+  if (groups > LIMIT_GROUPS_PER_ROUND)
+    return err_set(err, RC_TOO_LARGE, "groups_per_round",
+                   "a round has at most %d groups, the dataset has %d: set groups_per_round", LIMIT_GROUPS_PER_ROUND,
+                   groups);
+  const bool walks = config->curriculum.given && !closing;
+  struct curriculum_walk walk = {0};
+  int64_t first = 0;
+  enum rc rc = walks ? curriculum_open(c, round, &walk, err) : dataset_first(c, round, &first, err);
+  if (walks) first = walk.next;
+  if (rc == RC_OK) {
+    rc = store_exec(c->store, err,
+                    "INSERT INTO rounds (run, round, state, version, opened_ms, groups_open, generated_ms, "
+                    "groups_trained, groups_sealed, dataset_first, closing) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8, "
+                    "?9, ?10)",
+                    BINDS(b_int(x->run), b_int(round), b_int(supervised ? ROUND_TRAINING : ROUND_OPEN), b_int(version),
+                          b_int(c->wall_ms), b_int(supervised ? 0 : groups + evaluation),
+                          supervised ? b_int(c->wall_ms) : b_null(), b_int(supervised ? groups : 0), b_int(first),
+                          b_int(closing)));
   }
+  if (rc == RC_OK) rc = groups_open(c, round, groups, first, walks ? &walk : NULL, err);
+  if (rc == RC_OK) rc = evaluation_open(c, round, err);
   c->dispatch_due = c->kick_due = true;
   return rc;
 }
@@ -201,29 +239,45 @@ enum rc round_evaluated(struct core *c, int64_t run, int64_t round, struct err *
   struct buf text = BUF_INIT;
   bool found = false;
   enum rc rc = round_sums_evaluation(c, run, round, err);
+  if (rc == RC_OK) rc = evaluation_close(c, run, round, err);
   if (rc == RC_OK) rc = evaluation_text(c->store, run, round, &text, &found, err);
   if (rc == RC_OK && found) return journal_event(c, run, "eval", &text, false, err);
   buf_free(&text);
   return rc;
 }
 
+/* Nothing is trained in it: it is done. */
+static enum rc round_end_untrained(struct core *c, int64_t run, int64_t round, struct err *err) {
+  enum rc rc = exactness_note(c, run, round, err);
+  if (rc == RC_OK) rc = round_move(c, run, round, ROUND_DONE, err);
+  if (rc != RC_OK) return rc;
+  return store_exec(c->store, err, "UPDATE rounds SET published_ms = ?3, finished = 1 WHERE run = ?1 AND round = ?2",
+                    BINDS(b_int(run), b_int(round), b_int(c->wall_ms)));
+}
+
+enum rc round_run_complete(struct core *c, int64_t run, struct err *err) {
+  enum run_state state = RUN_RUNNING;
+  int64_t left = 0;
+  enum rc rc = store_int(c->store, &left, err,
+                         "SELECT count(*) FROM rounds WHERE run = ?1 AND (finished = 0 OR state <> " SQL_ROUND_DONE
+                         ") AND round >= (SELECT rounds FROM runs WHERE id = ?1) - 1",
+                         BINDS(b_int(run)));
+  if (rc != RC_OK || left) return rc;
+  rc = run_state_of(c->store, run, &state, err);
+  if (rc == RC_OK && state == RUN_PAUSED)
+    rc = run_move(c, run, RUN_RUNNING, NULL, err); /* a paused run cannot complete, and nothing is left to pause */
+  return rc == RC_OK ? run_end(c, run, RUN_COMPLETED, NULL, err) : rc;
+}
+
 enum rc round_generated(struct core *c, int64_t run, int64_t round, struct err *err) {
-  enum rc rc = round_sums_means(c, run, round, run_evaluates(&c->context->config), err);
+  const struct run_config *config = &c->context->config;
+  enum rc rc = round_sums_means(c, run, round, run_evaluates(config), err);
   if (rc == RC_OK) rc = round_evaluated(c, run, round, err);
   if (rc != RC_OK) return rc;
   c->kick_due = true;
-  if (!run_evaluates(&c->context->config)) return round_move(c, run, round, ROUND_TRAINING, err);
-  rc = exactness_note(c, run, round, err);
-  if (rc == RC_OK) rc = round_move(c, run, round, ROUND_DONE, err);
-  if (rc == RC_OK)
-    rc = store_exec(c->store, err, "UPDATE rounds SET published_ms = ?3, finished = 1 WHERE run = ?1 AND round = ?2",
-                    BINDS(b_int(run), b_int(round), b_int(c->wall_ms)));
-  enum run_state state = RUN_RUNNING;
-  if (rc == RC_OK) rc = run_state_of(c->store, run, &state, err);
-  if (rc == RC_OK && state == RUN_PAUSED)
-    rc = run_move(c, run, RUN_RUNNING, NULL, err); /* nothing is left to be paused */
-  if (rc == RC_OK) rc = run_end(c, run, RUN_COMPLETED, NULL, err);
-  return rc;
+  if (!run_evaluates(config) && round < config->rounds) return round_move(c, run, round, ROUND_TRAINING, err);
+  rc = round_end_untrained(c, run, round, err);
+  return rc == RC_OK ? round_run_complete(c, run, err) : rc;
 }
 
 /* The batches' sums of how far the policy has moved away from the one that sampled, in the order of their numbers, null

@@ -15,7 +15,8 @@
 #include "services/coordinator/run/run_config.h"
 #include "services/coordinator/writer/core_state.h"
 
-/* Opens round `round` of the active run at `version`: R groups in dataset order, then evaluation groups when due. */
+/* Opens round `round` of the active run at `version`: R groups in dataset order, then evaluation groups when due; behind
+ * the run's last round (round == rounds) evaluation groups alone. */
 enum rc round_open(struct core *c, int64_t round, int64_t version, struct err *err);
 /* A training group of an open round was filtered: the next prompt in dataset order joins the round, unless refill_max
  * have joined.  Exactly one for each, so which prompts a round has in the end does not depend on the order of completion: the
@@ -32,7 +33,10 @@ enum rc round_generated(struct core *c, int64_t run, int64_t round, struct err *
  * from now on and its denominator is fixed: trained tokens, or samples, of its member groups, those of inner steps too; and it is known whether it is exact,
  * anew when batches of a `stepping` round had to be computed again.  Otherwise nothing happens. */
 enum rc round_step_when_trained(struct core *c, int64_t run, int64_t round, bool by_tokens, struct err *err);
-/* Pure: is an evaluation due in this round?  Every so many rounds from the first on, and in the last. */
+/* The run's last round, and the one behind it that evaluates, are done and their figures stored: it is completed.  Otherwise nothing happens. */
+enum rc round_run_complete(struct core *c, int64_t run, struct err *err);
+/* Pure: is an evaluation due in this round?  As the run's `evaluation` says; round `rounds`, which comes behind the last
+ * one and trains nothing, is for the run's last version. */
 bool round_evaluates(const struct run_config *config, int64_t round);
 /* Moves the round's state, checked. */
 enum rc round_move(struct core *c, int64_t run, int64_t round, int to, struct err *err);

@@ -35,6 +35,25 @@ static enum rc counts_note(struct core *c, const struct run_context *context, st
   return rc;
 }
 
+/* Which version of an earlier run its weights are: the one that it names, or of what the trainer held the newest with
+ * these bytes.  None: the model's, or of no run that this database knows. */
+static enum rc origin_note(struct core *c, const struct run_context *x, const struct digest *digest, struct err *err) {
+  const struct run_start *start = &x->config.start;
+  int64_t run = 0;
+  if (start->from == START_MODEL) return RC_OK;
+  if (start->from == START_CHECKPOINT) {
+    const enum rc rc = id_parse_run(&run, start->run, err);
+    return rc == RC_OK ? store_exec(c->store, err, "UPDATE runs SET origin_run = ?2, origin_version = ?3 WHERE id = ?1",
+                                    BINDS(b_int(x->run), b_int(run), b_int(start->version)))
+                       : rc;
+  }
+  return store_exec(c->store, err,
+                    "UPDATE runs SET (origin_run, origin_version) = (SELECT v.run, v.version FROM versions v JOIN runs r "
+                    "ON r.id = v.run WHERE v.digest = ?2 AND v.run < ?1 AND r.objective <> 'evaluate' ORDER BY v.run DESC, "
+                    "v.version DESC LIMIT 1) WHERE id = ?1",
+                    BINDS(b_int(x->run), b_digest(digest)));
+}
+
 enum rc run_attach(struct core *c, struct run_context *context, const struct digest *digest, int64_t again,
                    struct err *err) {
   struct run_context *before = c->context;
@@ -57,6 +76,7 @@ enum rc run_attach(struct core *c, struct run_context *context, const struct dig
         "INSERT INTO versions (run, version, state, digest, published, created_ms) VALUES (?1, 0, ?2, ?3, ?4, ?5)",
         BINDS(b_int(run), b_int(VERSION_CURRENT), b_digest(digest), b_int(!run_is_supervised(&context->config)),
               b_int(c->wall_ms)));
+    if (rc == RC_OK) rc = origin_note(c, context, digest, err);
     if (rc == RC_OK) rc = round_open(c, 0, 0, err);
   }
   if (rc == RC_OK && !run_is_supervised(&context->config)) slot_windows_begin(c->rounds->windows, run, c->now_ms);

@@ -217,6 +217,12 @@ const struct dataset_item *dataset_at(const struct dataset *d, int index) {
   return &d->items[index];
 }
 
+int dataset_part(const struct dataset *d, int index) {
+  int part = 0;
+  while (part + 1 < d->part_count && index >= d->parts[part + 1].first) part++;
+  return part;
+}
+
 /* ---- order ---- */
 
 /* Every part, and their turns, shuffle by a seed of their own; the first part by the run's, as a dataset without parts. */

@@ -51,6 +51,9 @@ struct dataset_counts dataset_counts(const struct dataset *d);
 struct dataset_counts dataset_file_counts(const struct dataset *d, int file);
 const struct dataset_item *dataset_at(const struct dataset *d, int index);
 
+/* Which of its files an item is of. */
+int dataset_part(const struct dataset *d, int index);
+
 /* A cache of one epoch's order for each part, and of the parts' turns; owned by one thread, {0} at first. */
 struct dataset_order {
   struct shuffled {

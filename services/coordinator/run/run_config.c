@@ -187,36 +187,6 @@ static enum rc read_filter(struct run_config *c, const struct json *v, struct ar
   return in_field(rc, "filter", err);
 }
 
-static enum rc read_evaluation(struct run_config *c, const struct json *v, struct arena *arena, struct err *err) {
-  struct reading_given given;
-  reading_given_init(&given);
-  inherit(&c->evaluation_reading, &c->reading);
-  enum rc rc = json_fields(
-      v,
-      FIELDS({.name = "path",
-              .kind = FIELD_STRING,
-              .target = &c->evaluation_path,
-              .required = true,
-              .min = 1,
-              .max = LIMIT_PATH_MAX - 1},
-             {.name = "every_rounds", .kind = FIELD_I32, .target = &c->evaluation_every, .min = 0, .max = LIMIT_ROUNDS},
-             {.name = "samples",
-              .kind = FIELD_I32,
-              .target = &c->evaluation_samples,
-              .min = 1,
-              .max = LIMIT_SAMPLES_PER_GROUP},
-             {.name = "temperature", .kind = FIELD_F64, .target = &c->evaluation_temperature, .min = 0, .max = 100},
-             {.name = "problems",
-              .kind = FIELD_I32,
-              .target = &c->evaluation_problems,
-              .min = 1,
-              .max = LIMIT_GROUPS_PER_ROUND},
-             READING_FIELDS(&given)),
-      UNKNOWN_REFUSED, arena, err);
-  if (rc == RC_OK) rc = reading_resolve(&c->evaluation_reading, &given, arena, err);
-  return in_field(rc, "evaluation", err);
-}
-
 static enum rc read_start(struct run_config *c, const struct json *v, struct arena *arena, struct err *err) {
   return in_field(run_start_read(&c->start, v, arena, err), "start", err);
 }
@@ -231,11 +201,6 @@ static void set_defaults(struct run_config *c) {
                            .sampling = {.temperature = 1.0, .max_new_tokens = 256},
                            .advantage = ADVANTAGE_GROUP,
                            .advantage_epsilon = 1e-4,
-                           .evaluation_path = "",
-                           .evaluation_every = 0,
-                           .evaluation_samples = 1,
-                           .evaluation_problems = 64,
-                           .evaluation_temperature = 1.0,
                            .frontier = FRONTIER_PRIORITY,
                            .aging_ms = 30000,
                            .max_lag = -1, /* not given */
@@ -245,7 +210,7 @@ static void set_defaults(struct run_config *c) {
   reward_rule_of(&c->verifier, VERIFIER_NUMERIC);
   training_config_defaults(&c->training);
   reading_defaults(&c->reading);
-  reading_defaults(&c->evaluation_reading);
+  evaluation_config_defaults(&c->evaluation);
 }
 
 /* PipelineRL's: the others it shares with every run.  Ratios count as at most 5. */
@@ -378,6 +343,22 @@ static enum rc resolve_curriculum(const struct run_config *c, struct err *err) {
   return RC_OK;
 }
 
+/* A mode or an objective may have nothing to keep, or nothing to evaluate at its end. */
+static enum rc resolve_kept(const struct run_config *c, bool evaluates, struct err *err) {
+  const bool inflight = c->mode == MODE_INFLIGHT;
+  if (evaluates && (c->keep_last || c->keep_best.count))
+    return err_set(err, RC_INVALID, c->keep_last ? "keep_last" : "keep_best",
+                   "objective 'evaluate' makes no checkpoints: set it in the run that trains");
+  if (inflight && c->keep_best.count)
+    return err_set(err, RC_INVALID, "keep_best",
+                   "in mode 'inflight' an evaluation is of several versions, so none of them is the best: expected mode "
+                   "'sync' or 'pipelined', or keep_last");
+  if (inflight && c->evaluation.after)
+    return err_set(err, RC_INVALID, "evaluation.after",
+                   "mode 'inflight' ends with its last step: start a run with objective 'evaluate' afterwards");
+  return RC_OK;
+}
+
 /* What depends on more than one field. */
 static enum rc resolve(struct run_config *c, bool has_total_steps, bool has_groups_per_round, struct err *err) {
   bool evaluates = is_objective(c, "evaluate"), supervised = is_objective(c, "cross_entropy");
@@ -415,14 +396,11 @@ static enum rc resolve(struct run_config *c, bool has_total_steps, bool has_grou
   if (c->overlong_buffer > c->sampling.max_new_tokens)
     return err_set(err, RC_INVALID, "overlong.buffer", "expected at most sampling.max_new_tokens (%d), got %d",
                    c->sampling.max_new_tokens, c->overlong_buffer);
-  if (!c->evaluation_path[0]) c->evaluation_every = 0;
-  if (supervised && c->evaluation_every)
+  if (supervised && evaluation_wanted(&c->evaluation))
     return err_set(err, RC_INVALID, "evaluation",
                    "objective 'cross_entropy' has no evaluation; start a run with objective 'evaluate' afterwards");
-  if (evaluates && (c->start.from == START_MODEL || c->start.from == START_CHECKPOINT))
-    return err_set(err, RC_INVALID, "start",
-                   "expected \"current\": objective 'evaluate' samples from the weights that the trainer holds");
-  enum rc rc = resolve_update(c, err);
+  enum rc rc = resolve_kept(c, evaluates, err);
+  if (rc == RC_OK) rc = resolve_update(c, err);
   if (rc == RC_OK) rc = resolve_curriculum(c, err);
   if (!has_total_steps) c->training.total_steps = steps_in_all(c);
   return rc;
@@ -430,7 +408,7 @@ static enum rc resolve(struct run_config *c, bool has_total_steps, bool has_grou
 
 enum rc run_config_parse_stored(struct run_config *out, const struct json *body, struct arena *arena, struct err *err) {
   const struct json *dataset = NULL, *sampling = NULL, *verifier = NULL, *advantage = NULL, *overlong = NULL,
-                    *filter = NULL, *training = NULL, *evaluation = NULL, *start = NULL;
+                    *filter = NULL, *training = NULL, *evaluation = NULL, *keep_best = NULL, *start = NULL;
   struct choices choices = {.mode = mode_names[MODE_PIPELINED], .frontier = "priority"};
   struct run_config *c = out;
   set_defaults(c);
@@ -492,6 +470,8 @@ enum rc run_config_parse_stored(struct run_config *out, const struct json *body,
           {.name = "publish_every", .kind = FIELD_I32, .target = &c->publish_every, .min = 0, .max = LIMIT_ROUNDS},
           {.name = "pass_timeout_ms", .kind = FIELD_I32, .target = &c->pass_timeout_ms, .min = 0, .max = 86400000},
           {.name = "keep_rounds", .kind = FIELD_I32, .target = &c->keep_rounds, .min = 0, .max = LIMIT_ROUNDS},
+          {.name = "keep_last", .kind = FIELD_I32, .target = &c->keep_last, .min = 0, .max = KEEP_LAST_MAX},
+          {.name = "keep_best", .kind = FIELD_VALUE, .target = &keep_best},
           {.name = "start", .kind = FIELD_VALUE, .target = &start}),
       UNKNOWN_REFUSED, arena, err);
   if (rc == RC_OK) rc = read_choices(c, &choices, err);
@@ -502,7 +482,9 @@ enum rc run_config_parse_stored(struct run_config *out, const struct json *body,
   if (rc == RC_OK && overlong) rc = read_overlong(c, overlong, arena, err);
   if (rc == RC_OK && filter) rc = read_filter(c, filter, arena, err);
   if (rc == RC_OK && training) rc = read_training(c, training, arena, err);
-  if (rc == RC_OK && evaluation) rc = read_evaluation(c, evaluation, arena, err);
+  if (rc == RC_OK) rc = evaluation_config_read(&c->evaluation, evaluation, &c->reading, arena, err);
+  if (rc == RC_OK) evaluation_config_judge(&c->evaluation, &c->verifier);
+  if (rc == RC_OK) rc = keep_best_read(&c->keep_best, keep_best, &c->evaluation, arena, err);
   const struct json *total_steps = training ? json_get(training, "total_steps") : NULL;
   if (rc == RC_OK && start) rc = read_start(c, start, arena, err);
   if (rc == RC_OK)
@@ -614,21 +596,13 @@ void run_config_write(const struct run_config *c, struct json_writer *w) {
   json_object_end(w);
   json_key(w, "training");
   training_config_write(&c->training, w);
-  if (c->evaluation_path[0]) {
-    json_key(w, "evaluation");
-    json_object_begin(w);
-    json_kv_string(w, "path", c->evaluation_path);
-    json_kv_int(w, "every_rounds", c->evaluation_every);
-    json_kv_int(w, "samples", c->evaluation_samples);
-    json_kv_f64(w, "temperature", c->evaluation_temperature);
-    json_kv_int(w, "problems", c->evaluation_problems);
-    reading_write(&c->evaluation_reading, w);
-    json_object_end(w);
-  }
+  evaluation_config_write(&c->evaluation, w);
   json_kv_int(w, "stage_timeout_ms", c->stage_timeout_ms);
   json_kv_int(w, "publish_every", c->publish_every);
   if (c->pass_timeout_ms) json_kv_int(w, "pass_timeout_ms", c->pass_timeout_ms);
   if (c->keep_rounds) json_kv_int(w, "keep_rounds", c->keep_rounds);
+  if (c->keep_last) json_kv_int(w, "keep_last", c->keep_last);
+  keep_best_write(&c->keep_best, w);
   if (c->start.from != START_UNNAMED) {
     json_key(w, "start");
     run_start_write(&c->start, w);

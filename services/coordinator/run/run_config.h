@@ -13,6 +13,7 @@
 #include "common/wire/training.h"
 #include "services/coordinator/decide/frontier.h"
 #include "services/coordinator/run/curriculum.h"
+#include "services/coordinator/run/evaluation_config.h"
 #include "services/coordinator/run/reading.h"
 #include "services/coordinator/verifiers/reward.h"
 
@@ -77,12 +78,8 @@ struct run_config {
   enum filter_kind zero_advantage;
   int32_t refill_max;
   struct training_config training; /* "training": {...}; its objective decides what the run is */
-  /* "evaluation": {"path", "every_rounds", "samples", "temperature", "problems"}: extra groups, sampled and verified,
-   * never trained on. absent: evaluation_every 0.  It is read as the dataset where it says nothing else. */
-  const char *evaluation_path;
-  struct reading evaluation_reading;
-  int32_t evaluation_every, evaluation_samples, evaluation_problems;
-  double evaluation_temperature;
+  /* "evaluation": extra groups, sampled and verified, never trained on: run/evaluation_config.h */
+  struct evaluation_config evaluation;
   /* dispatch: order only, never membership.  "frontier": "priority"|"gate"|"off"; "frontier_groups": its size, 0: from
    * the trainer's measured drain rate; "aging_ms": a group that waits longer goes first */
   enum frontier_kind frontier;
@@ -96,7 +93,11 @@ struct run_config {
   int32_t publish_every;
   /* The rollouts of so many of the newest consumed rounds are kept, and those that a replay may need; 0: of all rounds. */
   int32_t keep_rounds;
-  /* Where version 0's weights come from.  "model" for what trains; "current", and nothing else, for evaluate. */
+  /* Checkpoints of the run that the trainer keeps: so many of the newest, 0 (and left out) as it does for all runs, and those
+   * of the versions whose evaluations had the best figures. */
+  int32_t keep_last;
+  struct keep_best keep_best;
+  /* Where version 0's weights come from.  "model" for what trains, "current" for evaluate, where nothing is said. */
   struct run_start start;
 };
 
@@ -110,7 +111,7 @@ enum rc run_config_parse(struct run_config *out, const struct json *body, struct
 /* A stored configuration.  One from before there was `start` keeps START_UNNAMED and is written as it came. */
 enum rc run_config_parse_stored(struct run_config *out, const struct json *stored, struct arena *arena,
                                 struct err *err);
-/* The resolved configuration, in a fixed order.  Keys that are absent: `evaluation`, `overlong`, `keep_rounds`, `pass_timeout_ms`, `ignore_eos`,
+/* The resolved configuration, in a fixed order.  Keys that are absent: `evaluation`, `overlong`, `keep_rounds`, `keep_last`, `keep_best`, `pass_timeout_ms`, `ignore_eos`,
  * `groups_per_step`, `full` "block" and those of `inflight` where there is none, so that older configurations keep their hash. */
 void run_config_write(const struct run_config *c, struct json_writer *w);
 /* Are the same files read in the same way?  Then an item of one run's dataset is the same in the other's. */

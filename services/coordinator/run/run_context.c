@@ -13,6 +13,21 @@
 bool run_is_supervised(const struct run_config *c) { return strcmp(c->training.objective, "cross_entropy") == 0; }
 bool run_evaluates(const struct run_config *c) { return strcmp(c->training.objective, "evaluate") == 0; }
 bool run_trains_on_rollouts(const struct run_config *c) { return !run_is_supervised(c) && !run_evaluates(c); }
+/* NULL: the run's own dataset, which an evaluate run's sets are of too. */
+static const struct evaluation_set *set_of(const struct run_config *c, int set) {
+  return run_trains_on_rollouts(c) && set >= 0 && set < c->evaluation.count ? &c->evaluation.sets[set] : NULL;
+}
+
+const struct reward_rule *run_rule(const struct run_config *c, int set) {
+  const struct evaluation_set *s = set_of(c, set);
+  return s ? &s->verifier : &c->verifier;
+}
+
+double run_temperature(const struct run_config *c, int set) {
+  const struct evaluation_set *s = set_of(c, set);
+  return s ? s->temperature : c->sampling.temperature;
+}
+
 bool run_has_reference(const struct run_config *c) {
   return run_trains_on_rollouts(c) && (float)c->training.kl_coefficient != 0;
 }
@@ -139,15 +154,18 @@ struct files {
   const struct dataset_source *sources;
   int count;
   bool trained; /* the run's own */
+  const struct reward_rule *rule;
 };
 
 static struct files dataset_files(const struct run_config *c) {
-  return (struct files){.sources = c->sources, .count = c->source_count, .trained = true};
+  return (struct files){.sources = c->sources, .count = c->source_count, .trained = true, .rule = &c->verifier};
 }
 
-static struct files evaluation_files(const struct run_config *c, struct dataset_source *source) {
-  *source = (struct dataset_source){.path = c->evaluation_path, .reading = c->evaluation_reading};
-  return (struct files){.sources = source, .count = 1};
+/* One file. */
+static struct files evaluation_files(const struct run_config *c, int set, struct dataset_source *source) {
+  const struct evaluation_set *e = &c->evaluation.sets[set];
+  *source = (struct dataset_source){.path = e->path, .reading = e->reading};
+  return (struct files){.sources = source, .count = 1, .rule = &e->verifier};
 }
 
 static enum rc dataset_rules(struct dataset_options *out, const struct run_config *c, const struct model_facts *m,
@@ -162,7 +180,7 @@ static enum rc dataset_rules(struct dataset_options *out, const struct run_confi
                    c->sampling.max_new_tokens, (long long)most);
   }
   if (room > LIMIT_PROMPT_TOKENS) room = LIMIT_PROMPT_TOKENS;
-  *out = (struct dataset_options){.field = !files->trained ? "evaluation.path" : c->is_mixture ? "dataset.sources" : "dataset.path",
+  *out = (struct dataset_options){.field = !files->trained ? c->evaluation.is_list ? "evaluation.sets" : "evaluation.path" : c->is_mixture ? "dataset.sources" : "dataset.path",
                                   .name = files->sources[index].path,
                                   .reading = &files->sources[index].reading,
                                   .chat = m->chat,
@@ -172,8 +190,8 @@ static enum rc dataset_rules(struct dataset_options *out, const struct run_confi
                                   .sequence_tokens_max = old ? 0 : (int)most,
                                   .new_tokens_max = old || supervised ? 0 : c->sampling.max_new_tokens,
                                   .need_completion = supervised,
-                                  .need_answer = reward_needs_answer(&c->verifier),
-                                  .verifier = old ? NULL : &c->verifier,
+                                  .need_answer = reward_needs_answer(files->rule),
+                                  .verifier = old ? NULL : files->rule,
                                   .eos = m->eos.count ? m->eos.items[0] : -1};
   return RC_OK;
 }
@@ -185,7 +203,7 @@ static enum rc file_find(char path[LIMIT_PATH_MAX], struct dataset_options *opti
   return rc == RC_OK ? data_path_resolve(path, LIMIT_PATH_MAX, data_dir, options->name, options->field, err) : rc;
 }
 
-/* An evaluation goes over all lines once, whatever their weights. */
+/* An evaluate run goes over all lines once, whatever their weights. */
 static void weigh(struct dataset *d, const struct run_config *c, const struct files *files) {
   int32_t weights[DATASET_PARTS_MAX];
   if (run_evaluates(c) || !files->sources[0].weight) return;
@@ -244,8 +262,8 @@ enum rc run_context_create(struct run_context **out, int64_t run, const char *co
   if (rc == RC_OK) rc = tokenizer_read(&c->tokenizer, &m, &files->tokenizer, err);
   if (rc == RC_OK) chat_read(&c->chat, &m, c->tokenizer, files);
   if (rc == RC_OK) rc = files_load(&c->dataset, &c->config, &m, c->tokenizer, dataset_files(&c->config), data_dir, err);
-  if (rc == RC_OK && c->config.evaluation_every > 0)
-    rc = files_load(&c->evaluation, &c->config, &m, c->tokenizer, evaluation_files(&c->config, &source), data_dir, err);
+  for (int i = 0; rc == RC_OK && evaluation_wanted(&c->config.evaluation) && i < c->config.evaluation.count; i++)
+    rc = files_load(&c->evaluation[i], &c->config, &m, c->tokenizer, evaluation_files(&c->config, i, &source), data_dir, err);
   if (rc == RC_OK) {
     c->vocabulary = (int32_t)m.vocabulary;
     const struct sampling_config *s = &c->config.sampling;
@@ -272,8 +290,8 @@ enum rc run_context_check(const struct run_config *config, const struct model_fi
   if (rc == RC_OK && files) rc = tokenizer_read(&tokenizer, &m, &files->tokenizer, err);
   if (rc == RC_OK && files) chat_read(&chat, &m, tokenizer, files);
   if (rc == RC_OK) rc = files_check(config, &m, tokenizer, dataset_files(config), data_dir, watch, err);
-  if (rc == RC_OK && config->evaluation_every > 0)
-    rc = files_check(config, &m, tokenizer, evaluation_files(config, &source), data_dir, watch, err);
+  for (int i = 0; rc == RC_OK && evaluation_wanted(&config->evaluation) && i < config->evaluation.count; i++)
+    rc = files_check(config, &m, tokenizer, evaluation_files(config, i, &source), data_dir, watch, err);
   chat_free(chat);
   tokenizer_free(tokenizer);
   arena_free(&arena);
@@ -291,7 +309,8 @@ static void warn_of_chatml(const struct dataset *d, const char *field, struct js
 void run_context_warnings(const struct run_context *c, struct json_writer *w) {
   json_array_begin(w);
   warn_of_chatml(c->dataset, "dataset", w);
-  warn_of_chatml(c->evaluation, "evaluation", w);
+  for (int i = 0; i < c->config.evaluation.count; i++)
+    warn_of_chatml(c->evaluation[i], c->config.evaluation.is_list ? c->config.evaluation.sets[i].name : "evaluation", w);
   json_array_end(w);
 }
 
@@ -338,7 +357,7 @@ void run_context_release(struct run_context *c) {
   if (!c || atomic_fetch_sub(&c->users, 1) != 1) return;
   dataset_order_free(&c->writer_order);
   dataset_order_free(&c->driver_order);
-  dataset_free(c->evaluation);
+  for (int i = 0; i < EVALUATION_SETS_MAX; i++) dataset_free(c->evaluation[i]);
   dataset_free(c->dataset);
   chat_free(c->chat);
   tokenizer_free(c->tokenizer);

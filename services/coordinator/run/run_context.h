@@ -20,7 +20,8 @@ struct run_context {
   struct run_config config;
   struct tokenizer *tokenizer;
   struct chat *chat; /* NULL: the model's template cannot be used */
-  struct dataset *dataset, *evaluation; /* evaluation NULL: none */
+  struct dataset *dataset;
+  struct dataset *evaluation[EVALUATION_SETS_MAX]; /* of each set; NULL: none, or they are never sampled */
   int32_t vocabulary;                   /* the model's: sampled ids lie below */
   struct json_i32s stop_token_ids;      /* empty: the run ignores them */
   struct dataset_order writer_order, driver_order;
@@ -45,6 +46,10 @@ void run_context_release(struct run_context *c); /* NULL is fine */
 bool run_trains_on_rollouts(const struct run_config *c); /* every other objective */
 bool run_is_supervised(const struct run_config *c);      /* cross_entropy */
 bool run_evaluates(const struct run_config *c);          /* evaluate */
+/* Of a group's problem: the rule that its set, or else the run, judges by.  set < 0: the run's own dataset. */
+const struct reward_rule *run_rule(const struct run_config *c, int set);
+/* And what its samples are drawn at. */
+double run_temperature(const struct run_config *c, int set);
 /* Has its loss a KL term against the run's version 0?  Then preprocessors may compute that one's log-probabilities. */
 bool run_has_reference(const struct run_config *c);
 /* Is a step's loss divided by the round's trained tokens, rather than by its samples? */

@@ -5,7 +5,9 @@
  *     |       |          +-1- passes
  *     |       |          +-< refills
  *     |       +-< batches, inner_steps, contributions, evaluations
+ *     |       +-< evaluation_sets -< evaluation_figures;  evaluation_items
  *     |       +-< cause_times
+ *     +-< checkpoints
  *     +-< reward_servers
  *     +-< versions -< pushes;  leases;  events;  incidents;  workers -< intervals
  *
@@ -356,6 +358,38 @@ static const char *const steps[] = {
     "ALTER TABLE groups ADD COLUMN dataset_epoch INTEGER;"
     "ALTER TABLE rounds ADD COLUMN dataset_next INTEGER;"
     "ALTER TABLE rounds ADD COLUMN prompts_passed_over INTEGER;",
+    /* 20: evaluations of several sets (rounds/evaluation_results.h), kept when the groups behind them are dropped.
+     * groups.evaluation_set: which of the run's sets a problem is of, null for training.  samples.passed, vote: struct
+     * reward_verdict, of evaluations.  evaluation_items.content: of prompt and answer, by which problems of two evaluations
+     * are paired; rewards: float64s, in the order of the samples; majority: null where answers are not counted.
+     * evaluation_figures.figure: "accuracy", "pass@4", "majority"; low, high: null where there is no interval.
+     * rounds.closing: the round behind the run's last, which only evaluates.  checkpoints: those that the trainer said it
+     * keeps; best: for the run's keep_best.  runs.origin_*: the version that the run's weights came from. */
+    "ALTER TABLE groups ADD COLUMN evaluation_set INTEGER;"
+    "UPDATE groups SET evaluation_set = 0 WHERE purpose = 1;"
+    "ALTER TABLE samples ADD COLUMN passed INTEGER;"
+    "ALTER TABLE samples ADD COLUMN vote INTEGER;"
+    "ALTER TABLE rounds ADD COLUMN closing INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE runs ADD COLUMN origin_run INTEGER;"
+    "ALTER TABLE runs ADD COLUMN origin_version INTEGER;"
+    "CREATE TABLE evaluation_sets ("
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, number INTEGER NOT NULL, name TEXT NOT NULL, problems INTEGER NOT "
+    "NULL, samples INTEGER NOT NULL, accuracy REAL NOT NULL, well_formed REAL NOT NULL, tokens REAL NOT NULL,"
+    "  PRIMARY KEY (run, round, number), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, WITHOUT ROWID;"
+    "CREATE TABLE evaluation_figures ("
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, number INTEGER NOT NULL, place INTEGER NOT NULL, figure TEXT NOT "
+    "NULL, value REAL NOT NULL, low REAL, high REAL,"
+    "  PRIMARY KEY (run, round, number, place), FOREIGN KEY (run, round, number) REFERENCES evaluation_sets (run, round, "
+    "number)) STRICT, WITHOUT ROWID;"
+    "CREATE TABLE evaluation_items ("
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, number INTEGER NOT NULL, item INTEGER NOT NULL, line INTEGER NOT "
+    "NULL, content BLOB NOT NULL, samples INTEGER NOT NULL, passed INTEGER NOT NULL, well_formed INTEGER NOT NULL, tokens "
+    "INTEGER NOT NULL, majority REAL, rewards BLOB NOT NULL,"
+    "  PRIMARY KEY (run, round, number, item), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, WITHOUT "
+    "ROWID;"
+    "CREATE TABLE checkpoints ("
+    "  run INTEGER NOT NULL REFERENCES runs (id), version INTEGER NOT NULL, best INTEGER NOT NULL,"
+    "  PRIMARY KEY (run, version)) STRICT, WITHOUT ROWID;",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }

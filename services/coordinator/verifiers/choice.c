@@ -69,6 +69,7 @@ void choice_verify(const char *text, size_t len, const char *gold, struct verdic
   memset(out, 0, sizeof *out);
   out->well_formed = got != 0;
   out->reward = got && got == expected ? 1 : 0;
+  out->vote = got ? answer_vote(&got, 1) : 0;
   if (got)
     snprintf(out->detail, sizeof out->detail, "answer %c, expected %c", got, expected ? expected : '?');
   else

@@ -29,6 +29,7 @@ void exact_verify(const char *text, size_t len, const char *gold, bool whole, bo
   trim(&text, &len);
   trim(&gold, &gold_len);
   out->well_formed = len > 0;
+  out->vote = answer_vote(text, len);
   out->reward = len == gold_len && same(text, gold, len, ignore_case) ? 1 : 0;
   snprintf(out->detail, sizeof out->detail, "answer %.*s, expected %.*s", (int)(len < 36 ? len : 36), text,
            (int)(gold_len < 36 ? gold_len : 36), gold);

@@ -50,6 +50,7 @@ void math_verify(const char *completion, size_t len, const char *gold_text, stru
                      (gold.len > 0 && same_letters(gold.text, gold.len, answer.text, answer.len));
   out->well_formed = readable || equal;
   out->reward = equal ? 1 : 0;
+  out->vote = out->well_formed ? answer_vote(answer.text, answer.len) : 0;
   snprintf(out->detail, sizeof out->detail, "%s%.*s, expected %.*s", out->well_formed ? "answer " : "cannot be read: ",
            (int)(answer.len < 36 ? answer.len : 36), answer.text, (int)(gold.len < 30 ? gold.len : 30), gold.text);
 }

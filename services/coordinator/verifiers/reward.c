@@ -72,6 +72,8 @@ void reward_judge(const struct reward_rule *rule, const struct reward_input *inp
     }
   }
   out->well_formed = first.well_formed;
+  out->passed = first.reward >= 1;
+  out->vote = first.vote;
   snprintf(out->detail + used, sizeof out->detail - used, "%s%s", used && first.detail[0] ? "; " : "", first.detail);
 }
 
@@ -110,4 +112,10 @@ bool reward_needs_answer(const struct reward_rule *rule) {
     if (needs || (t->kind == VERIFIER_REGEX && !t->pattern)) return true;
   }
   return false;
+}
+
+bool reward_votes(const struct reward_rule *rule) {
+  const enum verifier_kind kind = rule->terms[0].kind;
+  return kind == VERIFIER_NUMERIC || kind == VERIFIER_COUNTDOWN || kind == VERIFIER_MATH || kind == VERIFIER_CHOICE ||
+         kind == VERIFIER_EXACT;
 }

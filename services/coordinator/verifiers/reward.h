@@ -63,6 +63,9 @@ struct reward_verdict {
   /* of one verifier its sentence; of a sum each part, then the first term's: "math 1, format 0 x 0.2; answer 7, expected 8" */
   char detail[REWARD_DETAIL_MAX];
   double values[REWARD_TERMS_MAX]; /* of each term, before its weight */
+  /* What evaluations count, all of the first term: has it earned all that it gives, and struct verdict's vote. */
+  bool passed;
+  uint64_t vote;
 };
 
 void reward_judge(const struct reward_rule *rule, const struct reward_input *input, struct reward_verdict *out);
@@ -72,6 +75,8 @@ enum rc reward_line_check(const struct reward_rule *rule, const char *answer, co
 bool reward_needs_answer(const struct reward_rule *rule);
 /* How many terms wait for a server. */
 int reward_remote_terms(const struct reward_rule *rule);
+/* Do its verdicts have votes?  Those of numeric, countdown, math, choice and exact as the first term. */
+bool reward_votes(const struct reward_rule *rule);
 const char *verifier_name(enum verifier_kind kind);
 
 #endif

@@ -255,12 +255,12 @@ enum rc rounds_write(struct store *s, struct json_writer *w, int64_t run, int64_
     rc = store_query(s, &q, err,
                      "SELECT * FROM (SELECT " ROUND_COLUMNS ROUND_TABLES
                      "WHERE r.run = ?1 AND r.round >= ?2 AND state = " SQL_ROUND_DONE
-                     " ORDER BY r.round DESC LIMIT ?3) ORDER BY 1",
+                     " AND closing = 0 ORDER BY r.round DESC LIMIT ?3) ORDER BY 1",
                      BINDS(b_int(run), b_int(from), b_int(limit)));
   } else {
     rc = store_query(s, &q, err,
                      "SELECT " ROUND_COLUMNS ROUND_TABLES
-                     "WHERE r.run = ?1 AND r.round >= ?2 AND state = " SQL_ROUND_DONE " ORDER BY r.round LIMIT ?3",
+                     "WHERE r.run = ?1 AND r.round >= ?2 AND state = " SQL_ROUND_DONE " AND closing = 0 ORDER BY r.round LIMIT ?3",
                      BINDS(b_int(run), b_int(from), b_int(limit)));
   }
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) round_write(w, &q);
@@ -277,44 +277,6 @@ enum rc round_text(struct store *s, int64_t run, int64_t round, struct buf *out,
                            BINDS(b_int(run), b_int(round)));
   if (rc == RC_OK) rc = rows_next(&q, found, err);
   if (rc == RC_OK && *found) round_write(&w, &q);
-  rows_end(&q);
-  return rc;
-}
-
-static void evaluation_write(struct json_writer *w, const struct rows *q) {
-  json_object_begin(w);
-  json_kv_int(w, "round", rows_int(q, 0));
-  json_kv_int(w, "version", rows_int(q, 1));
-  json_kv_int(w, "problems", rows_int(q, 2));
-  json_kv_int(w, "samples", rows_int(q, 3));
-  json_kv_f64(w, "accuracy", rows_real(q, 4));
-  json_kv_f64(w, "well_formed", rows_real(q, 5));
-  json_object_end(w);
-}
-
-enum rc evaluations_write(struct store *s, struct json_writer *w, int64_t run, struct err *err) {
-  struct rows q;
-  bool row;
-  enum rc rc = store_query(
-      s, &q, err,
-      "SELECT round, version, problems, samples, accuracy, well_formed FROM evaluations WHERE run = ?1 ORDER BY round",
-      BINDS(b_int(run)));
-  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) evaluation_write(w, &q);
-  rows_end(&q);
-  return rc;
-}
-
-enum rc evaluation_text(struct store *s, int64_t run, int64_t round, struct buf *out, bool *found, struct err *err) {
-  struct rows q;
-  struct json_writer w;
-  *found = false;
-  json_writer_init(&w, out);
-  enum rc rc = store_query(
-      s, &q, err,
-      "SELECT round, version, problems, samples, accuracy, well_formed FROM evaluations WHERE run = ?1 AND round = ?2",
-      BINDS(b_int(run), b_int(round)));
-  if (rc == RC_OK) rc = rows_next(&q, found, err);
-  if (rc == RC_OK && *found) evaluation_write(&w, &q);
   rows_end(&q);
   return rc;
 }

@@ -1,5 +1,4 @@
-/* A round and an evaluation as JSON, for the routes that show them and for the events.  Both have the spelling
- * of openapi/coordinator.yaml.
+/* A round as JSON, for the routes that show it and for its event, in the spelling of openapi/coordinator.yaml.
  *
  * Any thread: readers' connections for routes, the writer's for events.  Reads only.  A figure that was
  * not measured, or not yet, is null and never zero. */
@@ -16,8 +15,6 @@ enum rc rounds_write(struct store *s, struct json_writer *w, int64_t run, int64_
                      struct err *err);
 /* One round as a line of JSON. */
 enum rc round_text(struct store *s, int64_t run, int64_t round, struct buf *out, bool *found, struct err *err);
-enum rc evaluations_write(struct store *s, struct json_writer *w, int64_t run, struct err *err);
-enum rc evaluation_text(struct store *s, int64_t run, int64_t round, struct buf *out, bool *found, struct err *err);
 /* "workers": who sampled how much of a round, or of the whole run (round < 0). */
 enum rc contributions_write(struct store *s, struct json_writer *w, int64_t run, int64_t round, struct err *err);
 /* "logprob_*": how far trainer and samplers differ over so many trained tokens. */

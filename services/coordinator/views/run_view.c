@@ -5,9 +5,12 @@
 
 #include "common/base/metrics.h"
 #include "services/coordinator/store/ids.h"
+#include "services/coordinator/views/evaluation_view.h"
 #include "services/coordinator/views/round_view.h"
 #include "services/coordinator/run/run_config.h"
 #include "services/coordinator/decide/stored.h"
+
+enum { LINEAGE_MAX = 64 };
 
 static const char *const mode_names[] = {"sync", "pipelined", "inflight"};
 
@@ -122,9 +125,9 @@ static enum rc sums_read(struct store *s, int64_t run, struct sums *t, struct er
   bool row = false;
   enum rc rc =
       store_query(s, &q, err,
-                  "SELECT count(*) FILTER (WHERE state = " SQL_ROUND_DONE
+                  "SELECT count(*) FILTER (WHERE closing = 0 AND state = " SQL_ROUND_DONE
                   "), sum(sampled_tokens), sum(trained_tokens) FILTER (WHERE state = " SQL_ROUND_DONE
-                  "), sum(published_ms - opened_ms) FILTER (WHERE state = " SQL_ROUND_DONE
+                  "), sum(published_ms - opened_ms) FILTER (WHERE closing = 0 AND state = " SQL_ROUND_DONE
                   "), min(opened_ms), max(published_ms), "
                   "sum(stale_groups), sum(logprob_unequal), sum(logprob_nonfinite), max(logprob_max_abs_diff), "
                   "sum(logprob_abs_sum) FILTER (WHERE state = " SQL_ROUND_DONE
@@ -258,6 +261,54 @@ static enum rc result_write(struct store *s, struct json_writer *w, int64_t run,
   return rc;
 }
 
+/* The versions that the run's weights came from, the nearest first; each is of a run that began with the next one. */
+static enum rc lineage_write(struct store *s, struct json_writer *w, int64_t run, struct err *err) {
+  struct rows q;
+  struct digest digest;
+  char hex[DIGEST_HEX_MAX];
+  bool row;
+  json_key(w, "weights_from");
+  json_array_begin(w);
+  enum rc rc = store_query(s, &q, err,
+                           "WITH RECURSIVE line (place, run, version) AS (SELECT 0, origin_run, origin_version FROM runs "
+                           "WHERE id = ?1 AND origin_run NOT NULL UNION ALL SELECT place + 1, r.origin_run, "
+                           "r.origin_version FROM line JOIN runs r ON r.id = line.run WHERE r.origin_run NOT NULL AND "
+                           "r.origin_run < r.id LIMIT ?2) SELECT l.run, l.version, v.digest FROM line l LEFT JOIN versions v "
+                           "ON v.run = l.run AND v.version = l.version ORDER BY place",
+                           BINDS(b_int(run), b_int(LINEAGE_MAX)));
+  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
+    const bool known = rows_digest(&q, 2, &digest);
+    digest_hex(hex, &digest);
+    json_object_begin(w);
+    json_kv_string(w, "run", id_run(rows_int(&q, 0)).text);
+    json_kv_int(w, "version", rows_int(&q, 1));
+    json_kv_string(w, "digest", known ? hex : NULL);
+    json_object_end(w);
+  }
+  rows_end(&q);
+  json_array_end(w);
+  return rc;
+}
+
+/* As the trainer told it with the run's newest step. */
+static enum rc checkpoints_write(struct store *s, struct json_writer *w, int64_t run, struct err *err) {
+  struct rows q;
+  bool row;
+  json_key(w, "checkpoints");
+  json_array_begin(w);
+  enum rc rc = store_query(s, &q, err, "SELECT version, best FROM checkpoints WHERE run = ?1 ORDER BY version",
+                           BINDS(b_int(run)));
+  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
+    json_object_begin(w);
+    json_kv_int(w, "version", rows_int(&q, 0));
+    json_kv_bool(w, "best", rows_int(&q, 1) != 0);
+    json_object_end(w);
+  }
+  rows_end(&q);
+  json_array_end(w);
+  return rc;
+}
+
 static enum rc config_copy(struct json_writer *w, const struct rows *q, struct err *err) {
   struct json *config = NULL;
   size_t len;
@@ -320,6 +371,8 @@ static enum rc run_body(struct store *s, struct json_writer *w, const struct row
   if (rc == RC_OK) rc = config_copy(w, q, err);
   if (rc == RC_OK) rc = warnings_write(s, w, run, err);
   if (rc == RC_OK) rc = dataset_write(w, q, err);
+  if (rc == RC_OK) rc = lineage_write(s, w, run, err);
+  if (rc == RC_OK) rc = checkpoints_write(s, w, run, err);
   json_key(w, "history");
   json_array_begin(w);
   if (rc == RC_OK) rc = rounds_write(s, w, run, 0, RUN_HISTORY_ROUNDS, true, err);

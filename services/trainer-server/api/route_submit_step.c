@@ -11,13 +11,17 @@
 
 static void fill(struct job *job, const void *request) { job->in.step = *(const struct submit_step *)request; }
 
-/* The list of servers to push to is not content: another pool may be ready when the step is sent again. */
+/* The list of servers to push to is not content: another pool may be ready when the step is sent again.  Nor is what is to
+ * be kept: more evaluations may be in. */
 static enum rc content_digest(struct digest *out, const struct submit_step *m, struct err *err) {
   struct submit_step content = *m;
   struct buf canonical = BUF_INIT;
   content.epoch = content.fence = 0;
   content.push_count = 0;
   content.stage_timeout_ms = 0;
+  content.checkpoint = false;
+  content.keep_last = 0;
+  content.keep_versions.count = 0;
   submit_step_encode(&content, &canonical);
   return submission_digest(out, &canonical, err);
 }

@@ -11,12 +11,13 @@
 #include <unistd.h>
 
 #include "common/base/file.h"
+#include "common/base/log.h"
 #include "common/json/json.h"
 #include "common/safetensors/progress.h"
 #include "services/trainer-server/engine/model_files.h"
 #include "services/trainer-server/fault.h"
 
-enum { STATE_FILE_MAX = 64 << 20, LATEST_MAX = 512, PRUNE_MAX = 4096, SEAL_MAX = 96, FLOATS_AT_ONCE = 1 << 20 };
+enum { STATE_FILE_MAX = 64 << 20, LATEST_MAX = 512, SEAL_MAX = 96, FLOATS_AT_ONCE = 1 << 20 };
 static const int64_t VERSION_MAX = 1000000000000000;
 
 static const char *const moment_prefixes[] = {"master.", "moment1.", "moment2."};
@@ -522,45 +523,130 @@ void checkpoint_free(struct checkpoint *c) {
   memset(c, 0, sizeof *c);
 }
 
-int64_t checkpoint_oldest(const char *state_dir, const char *run) {
+/* ---- which of them stay ---- */
+
+static const char kept_file[] = "kept.json";
+
+/* No file says that nothing is named. */
+static enum rc kept_forget(const char *dir, struct err *err) {
   char path[LIMIT_PATH_MAX];
-  int64_t oldest = 0;
-  if (path_format(path, NULL, "%s/%s", state_dir, run) != RC_OK) return 0;
-  DIR *dir = opendir(path);
-  if (!dir) return 0;
-  for (struct dirent *e; (e = readdir(dir));) {
+  const enum rc rc = path_format(path, err, "%s/%s", dir, kept_file);
+  if (rc != RC_OK || unlink(path) == 0 || errno == ENOENT) return rc;
+  return err_set_errno(err, RC_IO, "removing %s", path);
+}
+
+enum rc checkpoint_keep(const char *state_dir, const char *run, const struct kept_checkpoints *kept, struct err *err) {
+  char dir[LIMIT_PATH_MAX];
+  struct buf text = BUF_INIT;
+  struct json_writer w;
+  json_writer_init(&w, &text);
+  json_object_begin(&w);
+  json_kv_int(&w, "last", kept->last);
+  json_kv_i32s(&w, "versions", kept->versions.items, kept->versions.count);
+  json_object_end(&w);
+  enum rc rc = path_format(dir, err, "%s/%s", state_dir, run);
+  if (rc == RC_OK) rc = buf_check(&text, err);
+  if (rc == RC_OK && !kept->last && !kept->versions.count)
+    rc = kept_forget(dir, err);
+  else if (rc == RC_OK)
+    rc = write_named(dir, kept_file, text.data, text.len, err);
+  buf_free(&text);
+  return rc;
+}
+
+static enum rc kept_read(struct kept_checkpoints *kept, const char *run_dir, struct arena *arena, struct err *err) {
+  char path[LIMIT_PATH_MAX];
+  struct buf text = BUF_INIT;
+  struct json *root = NULL;
+  const struct json_field fields[] = {
+      {.name = "last", .kind = FIELD_I64, .target = &kept->last, .required = true, .min = 0, .max = KEPT_VERSIONS_MAX},
+      {.name = "versions", .kind = FIELD_I32_ARRAY, .target = &kept->versions, .required = true, .min = 0, .max = INT32_MAX, .count_max = KEPT_VERSIONS_MAX}};
+  *kept = (struct kept_checkpoints){0};
+  enum rc rc = path_format(path, err, "%s/%s", run_dir, kept_file);
+  if (rc != RC_OK || !file_exists(path)) return rc;
+  rc = file_read(&text, path, STATE_FILE_MAX, err);
+  if (rc == RC_OK) rc = json_parse(&root, text.data, text.len, STATE_FILE_MAX, err);
+  if (rc == RC_OK) rc = json_fields(root, fields, 2, UNKNOWN_REFUSED, arena, err);
+  if (rc != RC_OK) err_in_file(err, path);
+  json_free(root);
+  buf_free(&text);
+  return rc;
+}
+
+static int by_version(const void *a, const void *b) {
+  const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+  return x < y ? -1 : x > y;
+}
+
+struct json_i32s checkpoint_versions(const char *state_dir, const char *run, struct arena *arena) {
+  struct json_i32s found = {.items = arena_alloc(arena, KEPT_VERSIONS_MAX, sizeof *found.items)};
+  char path[LIMIT_PATH_MAX];
+  DIR *dir = found.items && path_format(path, NULL, "%s/%s", state_dir, run) == RC_OK ? opendir(path) : NULL;
+  if (!dir) return found;
+  for (struct dirent *e; found.count < KEPT_VERSIONS_MAX && (e = readdir(dir));) {
     int64_t version;
-    if (version_of(e->d_name, &version) && version > 0 && (oldest == 0 || version < oldest)) oldest = version;
+    if (version_of(e->d_name, &version) && version <= INT32_MAX) found.items[found.count++] = (int32_t)version;
   }
   closedir(dir);
+  qsort(found.items, found.count, sizeof *found.items, by_version);
+  return found;
+}
+
+int64_t checkpoint_oldest(const char *state_dir, const char *run, int64_t keep) {
+  struct arena arena = ARENA_INIT;
+  struct kept_checkpoints kept = {0};
+  char run_dir[LIMIT_PATH_MAX];
+  int64_t oldest = 0;
+  const struct json_i32s found = checkpoint_versions(state_dir, run, &arena);
+  if (path_format(run_dir, NULL, "%s/%s", state_dir, run) == RC_OK) kept_read(&kept, run_dir, &arena, NULL);
+  if (kept.last) keep = kept.last;
+  for (size_t i = found.count; i-- > 0 && keep-- > 0 && found.items[i] > 0;) oldest = found.items[i];
+  arena_free(&arena);
   return oldest;
+}
+
+static bool is_named(const struct kept_checkpoints *kept, int64_t version) {
+  for (size_t i = 0; i < kept->versions.count; i++)
+    if (kept->versions.items[i] == version) return true;
+  return false;
+}
+
+/* What half-written ones left, and what is newer than `newest`. */
+static enum rc sweep(const char *run_dir, int64_t newest, struct err *err) {
+  char path[LIMIT_PATH_MAX];
+  enum rc rc = RC_OK;
+  DIR *dir = opendir(run_dir);
+  if (!dir) return err_set_errno(err, RC_IO, "listing %s", run_dir);
+  for (struct dirent *e; rc == RC_OK && (e = readdir(dir));) {
+    int64_t version;
+    const bool partial = strncmp(e->d_name, partial_prefix, sizeof partial_prefix - 1) == 0;
+    if (!partial && !(version_of(e->d_name, &version) && version > newest)) continue;
+    rc = path_format(path, err, "%s/%s", run_dir, e->d_name);
+    if (rc == RC_OK) rc = file_remove_tree(path, err);
+  }
+  closedir(dir);
+  return rc;
 }
 
 enum rc checkpoint_prune(const char *state_dir, const char *run, int64_t newest, int64_t keep, struct err *err) {
   char run_dir[LIMIT_PATH_MAX], path[LIMIT_PATH_MAX];
+  struct arena arena = ARENA_INIT;
+  struct kept_checkpoints kept;
+  struct err cause = {0};
   enum rc rc = path_format(run_dir, err, "%s/%s", state_dir, run);
-  if (rc != RC_OK) return rc;
-  DIR *dir = opendir(run_dir);
-  if (!dir) return err_set_errno(err, RC_IO, "listing %s", run_dir);
-  int64_t versions[PRUNE_MAX]; /* what does not fit is left to the next call */
-  int count = 0;
-  for (struct dirent *e; rc == RC_OK && (e = readdir(dir));) {
-    int64_t version;
-    const bool is_version = version_of(e->d_name, &version);
-    if (strncmp(e->d_name, partial_prefix, sizeof partial_prefix - 1) == 0 || (is_version && version > newest)) {
-      rc = path_format(path, err, "%s/%s", run_dir, e->d_name);
+  if (rc == RC_OK) rc = sweep(run_dir, newest, err);
+  if (rc == RC_OK && kept_read(&kept, run_dir, &arena, &cause) != RC_OK) {
+    log_warn("no checkpoint of run %s is removed, because it is not known which are to stay: %s", run, cause.message);
+  } else if (rc == RC_OK) {
+    const struct json_i32s found = checkpoint_versions(state_dir, run, &arena);
+    if (kept.last) keep = kept.last;
+    for (size_t i = found.count; rc == RC_OK && i-- > 0;) {
+      const int64_t version = found.items[i];
+      if (keep-- > 0 || version == 0 || version == newest || is_named(&kept, version)) continue;
+      rc = path_format(path, err, "%s/v%" PRId64, run_dir, version);
       if (rc == RC_OK) rc = file_remove_tree(path, err);
-    } else if (is_version && version > 0 && version < newest && count < PRUNE_MAX) {
-      versions[count++] = version;
     }
   }
-  closedir(dir);
-  for (int i = 0; rc == RC_OK && i < count; i++) {
-    int64_t newer = 1; /* the newest itself, and those listed */
-    for (int k = 0; k < count; k++) newer += versions[k] > versions[i];
-    if (newer < keep) continue;
-    rc = path_format(path, err, "%s/v%" PRId64, run_dir, versions[i]);
-    if (rc == RC_OK) rc = file_remove_tree(path, err);
-  }
+  arena_free(&arena);
   return rc;
 }

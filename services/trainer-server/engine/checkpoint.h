@@ -2,6 +2,7 @@
  *
  *   STATE/<run>/v<version>/  the model's small files (model_files.h), model.safetensors (bf16)
  *                            optimizer.safetensors (masters, moments, fp32)  trainer_state.json (run, version, digests, steps, config, history)
+ *   STATE/<run>/kept.json    which of them stay (struct kept_checkpoints)
  *   STATE/latest             "<run>/v<version>": replaced atomically, after the folder is durable
  *
  * Written to STATE/<run>/.partial-v<version>, all files of it fsynced together, then renamed: a half-written checkpoint is never
@@ -89,11 +90,20 @@ bool checkpoint_exists(const char *state_dir, const char *run, int64_t version);
 /* Only the weights of one version, held against their digest. RC_CORRUPT when it is missing or damaged. */
 enum rc checkpoint_load_weights(const char *state_dir, const char *run, int64_t version, struct weights *w,
                                 struct err *err);
-/* The oldest version above 0 of the run that has a checkpoint; 0: none has, or the folder cannot be listed.  A restart may
- * begin with it, when the newer ones are damaged. */
-int64_t checkpoint_oldest(const char *state_dir, const char *run);
-/* Keeps v0 and the newest `keep` of the run up to version `newest`; removes the rest, newer ones too, and what
- * half-written ones left. */
+/* Which checkpoints of a run stay.  Written to STATE/<run>/kept.json, so that a restart knows before the coordinator has
+ * said anything; {0} where there is none. */
+struct kept_checkpoints {
+  int64_t last;              /* the newest so many; 0: as many as the caller says */
+  struct json_i32s versions; /* and these, sorted or not */
+};
+enum rc checkpoint_keep(const char *state_dir, const char *run, const struct kept_checkpoints *kept, struct err *err);
+/* The versions of the run that have a checkpoint, oldest first, arena memory; none when the folder cannot be listed. */
+struct json_i32s checkpoint_versions(const char *state_dir, const char *run, struct arena *arena);
+/* The oldest of them above 0 that is among the newest `keep`; 0: there is none.  A restart may begin with it, when the newer
+ * ones are damaged. */
+int64_t checkpoint_oldest(const char *state_dir, const char *run, int64_t keep);
+/* Keeps v0, the newest `keep` of the run up to version `newest` and what checkpoint_keep named; removes the rest, newer ones
+ * too, and what half-written ones left. */
 enum rc checkpoint_prune(const char *state_dir, const char *run, int64_t newest, int64_t keep, struct err *err);
 
 #endif

@@ -50,7 +50,8 @@ static enum rc step_restore(struct engine *e, const struct checkpoint_meta *meta
                                        .digest = meta->digest,
                                        .grad_norm = last->grad_norm,
                                        .lr = last->lr,
-                                       .skipped = last->skipped};
+                                       .skipped = last->skipped,
+                                       .checkpoints = checkpoint_versions(e->options.state_dir, meta->run, &job->arena)};
   jobs_finish(e->jobs, job, NULL);
   return RC_OK;
 }

@@ -53,8 +53,6 @@ enum rc run_config_check(const struct trainer_options *options, const struct ope
   if (!run_config_trains(c) && m->current_version > 0)
     return err_set(err, RC_INVALID, "current_version", "run %s evaluates, it has no version but 0, got %" PRId64,
                    m->run, m->current_version);
-  if (!run_config_trains(c) && (m->start.from == START_MODEL || m->start.from == START_CHECKPOINT))
-    return err_set(err, RC_INVALID, "start", "expected \"current\": a run that evaluates changes no weights");
   enum rc rc = run_config_map(c, &unit, &o, err);
   if (rc != RC_OK) err_in_field(err, "training");
   return rc;

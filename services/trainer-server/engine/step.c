@@ -144,8 +144,11 @@ static enum rc step_make_durable(struct engine *e, struct job *job, const struct
   const struct submit_step *in = &job->in.step;
   struct board_view v;
   board_view(e->board, &v);
-  if (!in->last && b->version % e->run.training.checkpoint_every != 0 && b->version != v.replay_to) return RC_OK;
-  const enum rc rc = version_checkpoint(e, b, job, err);
+  if (!in->last && !in->checkpoint && b->version % e->run.training.checkpoint_every != 0 && b->version != v.replay_to)
+    return RC_OK;
+  const struct kept_checkpoints kept = {.last = in->keep_last, .versions = in->keep_versions};
+  enum rc rc = checkpoint_keep(e->options.state_dir, in->run, &kept, err);
+  if (rc == RC_OK) rc = version_checkpoint(e, b, job, err);
   job->out.step.checkpoint_us = timeline_mark(&e->timeline, CAUSE_CHECKPOINT, clock_monotonic_us());
   return rc;
 }
@@ -162,7 +165,8 @@ static void step_finish(struct engine *e, struct job *job, struct weights_blob *
   if (!replayed) weights_blob_hold(b); /* for the publisher */
   board_publish(e->board, b);
   if (in->last) board_detach(e->board);
-  out->oldest_checkpoint = checkpoint_oldest(e->options.state_dir, in->run);
+  out->oldest_checkpoint = checkpoint_oldest(e->options.state_dir, in->run, e->options.keep_checkpoints);
+  out->checkpoints = checkpoint_versions(e->options.state_dir, in->run, &job->arena);
   jobs_forget_before(e->jobs, in->version);
   timeline_take(&e->timeline, &out->intervals, &out->interval_count, PUBLISHER_INTERVALS, clock_wall_offset_us(),
                 &job->arena);
@@ -196,7 +200,7 @@ static enum rc step_end_inner(struct engine *e, struct job *job, int64_t begun_u
                               .lr = e->next_step.result.lr,
                               .skipped = e->next_step.result.skipped,
                               .step_us = stepped_us - begun_us,
-                              .oldest_checkpoint = checkpoint_oldest(e->options.state_dir, in->run)};
+                              .oldest_checkpoint = checkpoint_oldest(e->options.state_dir, in->run, e->options.keep_checkpoints)};
   timeline_mark(&e->timeline, CAUSE_STEP, stepped_us);
   timeline_take(&e->timeline, &out->intervals, &out->interval_count, 0, clock_wall_offset_us(), &job->arena);
   e->next_step.pending = false;

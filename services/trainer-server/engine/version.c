@@ -60,6 +60,8 @@ enum rc version_checkpoint(struct engine *e, const struct weights_blob *b, const
   enum rc rc = checkpoint_write(e->options.state_dir, e->options.model_dir, &meta, e->model, &arrays, &b->bytes, err);
   if (rc != RC_OK) return rc;
   struct err kept = {0};
+  if (!step) rc = checkpoint_keep(e->options.state_dir, b->run, &(struct kept_checkpoints){0}, err);
+  if (rc != RC_OK) return rc;
   rc = checkpoint_prune(e->options.state_dir, b->run, b->version, e->options.keep_checkpoints, &kept);
   if (rc == RC_OK) return RC_OK;
   if (!step) { /* what an older run of this name left could be taken for this one's later */

@@ -134,12 +134,20 @@ static void zero_advantages_are_filtered_only_on_request(void **state) {
 
 static void evaluations_are_due_every_so_many_rounds_and_last(void **state) {
   (void)state;
-  struct run_config c = {.rounds = 8, .evaluation_every = 3, .training = {.objective = "grpo"}};
+  struct run_config c = {.rounds = 8, .evaluation = {.count = 1, .every_rounds = 3}, .training = {.objective = "grpo"}};
   const bool due[] = {true, false, false, true, false, false, true, true};
   for (int r = 0; r < 8; r++) assert_int_equal(round_evaluates(&c, r), due[r]);
-  c.evaluation_every = 0;
+  assert_false(round_evaluates(&c, 8));
+  c.evaluation.after = true;
+  assert_true(round_evaluates(&c, 8));
+  c.evaluation.every_rounds = 0;
+  for (int r = 0; r < 8; r++) assert_false(round_evaluates(&c, r));
+  assert_true(round_evaluates(&c, 8));
+  c.evaluation.before = true;
+  for (int r = 0; r <= 8; r++) assert_int_equal(round_evaluates(&c, r), r == 0 || r == 8);
+  c.evaluation.count = 0;
   assert_false(round_evaluates(&c, 0));
-  c = (struct run_config){.rounds = 8, .evaluation_every = 3, .training = {.objective = "cross_entropy"}};
+  c = (struct run_config){.rounds = 8, .evaluation = {.count = 1, .every_rounds = 3}, .training = {.objective = "cross_entropy"}};
   assert_false(round_evaluates(&c, 0));
 }
 

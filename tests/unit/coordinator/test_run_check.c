@@ -126,8 +126,10 @@ static void a_start_that_does_not_exist_is_refused(void **state) {
   refused(f, GRPO(1, "},\"start\":{\"run\":\"r1\",\"version\":0,\"x\":1}"), "start.x", "");
   refused(f, GRPO(1, "},\"start\":{\"run\":\"r1\",\"version\":0}"), "start.run", "there is no run 'r1'");
   refused(f, GRPO(1, "},\"start\":{\"run\":\"base\",\"version\":0}"), "start.run", "there is no run 'base'");
-  refused(f, "{\"dataset\":{\"path\":\"train.jsonl\"},\"start\":\"model\",\"training\":{\"objective\":\"evaluate\"}}",
-          "start", "\"current\"");
+  refused(f,
+          "{\"dataset\":{\"path\":\"train.jsonl\"},\"start\":{\"run\":\"r1\",\"version\":0},\"training\":{\"objective\":"
+          "\"evaluate\"}}",
+          "start.run", "there is no run 'r1'");
 }
 
 static void the_trainer_is_told_where_a_run_starts(void **state) {

@@ -149,6 +149,28 @@ static void faults_name_their_field(void **state) {
       {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"objective\":\"cross_entropy\"},\"evaluation\":{\"path\":\"b\","
        "\"every_rounds\":2}}",
        "evaluation", RC_INVALID},
+#define SETS(sets, more) "{\"dataset\":{\"path\":\"a\"},\"evaluation\":{\"every_rounds\":2,\"sets\":" sets "}" more "}"
+#define TWO "[{\"path\":\"x\",\"samples\":6},{\"path\":\"y\"}]"
+      {SETS("[]", ""), "evaluation.sets", RC_INVALID},
+      {SETS("[{\"path\":\"x\"}],\"path\":\"y\"", ""), "evaluation.sets", RC_INVALID},
+      {SETS("[{\"name\":\"x\"}]", ""), "evaluation.sets[0].path", RC_INVALID},
+      {SETS("[{\"path\":\"d/x.jsonl\"},{\"path\":\"d/x.v2.jsonl.gz\"}]", ""), "evaluation.sets", RC_INVALID},
+      {SETS("[{\"path\":\"x\",\"problems\":4000},{\"path\":\"y\",\"problems\":97}]", ""), "evaluation.sets", RC_INVALID},
+      {SETS("[{\"path\":\"x\",\"verifier\":{\"kind\":\"numeric\",\"shuffle_rewards\":true}}]", ""),
+       "evaluation.sets[0].verifier.shuffle_rewards", RC_INVALID},
+      {SETS("[{\"path\":\"x\",\"verifier\":{\"kind\":\"http\",\"url\":\"http://127.0.0.1:1/\"}}]", ""), "evaluation.sets[0].verifier",
+       RC_INVALID},
+      {SETS(TWO, ",\"keep_best\":{}"), "keep_best.set", RC_INVALID},
+      {SETS(TWO, ",\"keep_best\":{\"set\":\"z\"}"), "keep_best.set", RC_INVALID},
+      {SETS(TWO, ",\"keep_best\":{\"set\":\"x\",\"figure\":\"pass@3\"}"), "keep_best.figure", RC_INVALID},
+      {SETS(TWO, ",\"keep_best\":{\"set\":\"x\",\"figure\":\"pass@08\"}"), "keep_best.figure", RC_INVALID},
+      {SETS(TWO, ",\"keep_best\":{\"set\":\"y\",\"figure\":\"majority\"}"), "keep_best.figure", RC_INVALID},
+      {SETS(TWO, ",\"keep_best\":{\"set\":\"x\"},\"mode\":\"inflight\""), "keep_best", RC_INVALID},
+      {SETS(TWO ",\"after\":true", ",\"mode\":\"inflight\""), "evaluation.after", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"evaluation\":{\"path\":\"x\"},\"keep_best\":{}}", "keep_best", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"keep_best\":{}}", "keep_best", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"keep_last\":1001}", "keep_last", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"keep_last\":1,\"training\":{\"objective\":\"evaluate\"}}", "keep_last", RC_INVALID},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     struct parsed p;
@@ -157,6 +179,48 @@ static void faults_name_their_field(void **state) {
       fail_msg("%s: got %s, field '%s', %s", cases[i].text, rc_name(p.rc), p.err.field, p.err.message);
     parsed_free(&p);
   }
+}
+
+/* Sets inherit from the block, the block from the dataset; names are told by the files. */
+static void sets_of_an_evaluation_are_resolved(void **state) {
+  (void)state;
+  struct parsed first, second;
+  struct digest a, b;
+  struct buf out = BUF_INIT;
+  struct json_writer w;
+  parse(&first,
+        "{\"dataset\":{\"path\":\"a\",\"preset\":\"gsm8k\"},\"verifier\":{\"kind\":\"math\"},\"keep_last\":3,\"keep_best\":{\"set\":"
+        "\"hard\",\"figure\":\"pass@6\",\"count\":2},\"evaluation\":{\"before\":true,\"after\":true,\"samples\":6,\"temperature\":0.5,"
+        "\"sets\":[{\"path\":\"d/.x.jsonl.gz\"},{\"name\":\"hard\",\"path\":\"y\",\"temperature\":1,\"problems\":9,\"preset\":\"dapo\","
+        "\"verifier\":{\"kind\":\"choice\"}}]}}");
+  if (first.rc != RC_OK) fail_msg("%s: %s", first.err.field, first.err.message);
+  json_writer_init(&w, &out);
+  run_config_write(&first.config, &w);
+  parse(&second, out.data);
+  if (second.rc != RC_OK) fail_msg("%s: %s in %s", second.err.field, second.err.message, out.data);
+  const struct run_config *configs[] = {&first.config, &second.config};
+  for (int i = 0; i < 2; i++) {
+    const struct evaluation_config *e = &configs[i]->evaluation;
+    const struct evaluation_set *x = &e->sets[0], *y = &e->sets[1];
+    assert_true(e->count == 2 && e->before && e->after && e->every_rounds == 0);
+    assert_string_equal(x->name, "d/.x");
+    assert_true(x->samples == 6 && x->temperature == 0.5 && x->problems == 64);
+    assert_int_equal(x->verifier.terms[0].kind, VERIFIER_MATH);
+    assert_string_equal(x->reading.preset, "gsm8k");
+    assert_string_equal(y->name, "hard");
+    assert_true(y->samples == 6 && y->temperature == 1 && y->problems == 9);
+    assert_int_equal(y->verifier.terms[0].kind, VERIFIER_CHOICE);
+    assert_string_equal(y->reading.preset, "dapo");
+    const struct keep_best *k = &configs[i]->keep_best;
+    assert_true(configs[i]->keep_last == 3 && k->count == 2 && k->figure == FIGURE_PASS && k->k == 6);
+    assert_string_equal(k->set, "hard");
+  }
+  run_config_hash(&first.config, &a);
+  run_config_hash(&second.config, &b);
+  assert_true(digest_equal(&a, &b));
+  buf_free(&out);
+  parsed_free(&first);
+  parsed_free(&second);
 }
 
 static void what_is_written_reads_back_to_the_same_hash(void **state) {
@@ -327,9 +391,8 @@ static void a_start_is_resolved_by_the_objective(void **state) {
       {",\"start\":\"current\"", START_CURRENT, RC_OK},
       {",\"start\":{\"run\":\"r3\",\"version\":600}", START_CHECKPOINT, RC_OK},
       {",\"start\":\"current\",\"training\":{\"objective\":\"evaluate\"}", START_CURRENT, RC_OK},
-      {",\"start\":\"model\",\"training\":{\"objective\":\"evaluate\"}", START_MODEL, RC_INVALID},
-      {",\"start\":{\"run\":\"r3\",\"version\":6},\"training\":{\"objective\":\"evaluate\"}", START_CHECKPOINT,
-       RC_INVALID},
+      {",\"start\":\"model\",\"training\":{\"objective\":\"evaluate\"}", START_MODEL, RC_OK},
+      {",\"start\":{\"run\":\"r3\",\"version\":6},\"training\":{\"objective\":\"evaluate\"}", START_CHECKPOINT, RC_OK},
       {",\"start\":\"r3\"", START_UNNAMED, RC_INVALID},
       {",\"start\":{\"run\":\"../r3\",\"version\":6}", START_UNNAMED, RC_INVALID},
       {",\"start\":{\"run\":\"r3\",\"version\":-1}", START_UNNAMED, RC_INVALID},
@@ -457,7 +520,7 @@ static void readings_are_inherited_and_read_back(void **state) {
     assert_string_equal(c->sources[0].reading.prompt.items[0], "question");
     assert_string_equal(c->sources[1].path, "b");
     assert_string_equal(c->sources[1].reading.answer.items[0], "reward_model.ground_truth");
-    assert_string_equal(c->evaluation_reading.prompt.items[0], "question");
+    assert_string_equal(c->evaluation.sets[0].reading.prompt.items[0], "question");
   }
   buf_free(&text);
   parsed_free(&again);
@@ -501,6 +564,7 @@ int main(void) {
       cmocka_unit_test(a_run_in_flight_has_its_own_defaults),
       cmocka_unit_test(a_start_is_resolved_by_the_objective),
       cmocka_unit_test(a_stored_configuration_without_a_start_keeps_its_meaning_and_hash),
+      cmocka_unit_test(sets_of_an_evaluation_are_resolved),
       cmocka_unit_test(what_is_written_reads_back_to_the_same_hash),
       cmocka_unit_test(a_schedule_spans_all_steps_of_all_rounds),
       cmocka_unit_test(a_minibatch_run_reads_back_to_the_same_hash),

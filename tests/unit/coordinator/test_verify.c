@@ -22,6 +22,33 @@ static double countdown(const char *completion, const char *extra) {
   return v.reward;
 }
 
+static uint64_t vote_of(enum verifier_kind kind, const char *completion, const char *extra) {
+  struct verdict v;
+  verify(kind, completion, strlen(completion), "8", extra, &v);
+  return v.vote;
+}
+
+/* Equal answers vote alike, however they are written; others do not, and who has none does not vote. */
+static void answers_vote(void **state) {
+  (void)state;
+  const uint64_t seven = vote_of(VERIFIER_NUMERIC, "it is 7", "{}");
+  assert_true(seven != 0 && seven == vote_of(VERIFIER_NUMERIC, "\\boxed{7.0}", "{}"));
+  assert_true(seven != vote_of(VERIFIER_NUMERIC, "it is 1/7", "{}") && seven != vote_of(VERIFIER_NUMERIC, "8", "{}"));
+  assert_true(vote_of(VERIFIER_NUMERIC, "none", "{}") == 0 && vote_of(VERIFIER_NONE, "7", "{}") == 0);
+  const uint64_t large = vote_of(VERIFIER_NUMERIC, "1234567890123456789012345", "{}");
+  assert_true(large != 0 && large != vote_of(VERIFIER_NUMERIC, "2234567890123456789012345", "{}"));
+  const char *const puzzle = "{\"numbers\":[1,2,4],\"target\":6}";
+  const uint64_t six = vote_of(VERIFIER_COUNTDOWN, "2+4", puzzle);
+  assert_true(six != 0 && six == vote_of(VERIFIER_COUNTDOWN, "4+1*2=6", puzzle) && six != vote_of(VERIFIER_COUNTDOWN, "1+4", puzzle));
+  assert_true(vote_of(VERIFIER_COUNTDOWN, "2+", puzzle) == 0);
+  assert_true(answer_vote(" $x + 1$ ", 9) == answer_vote("x+1", 3) && answer_vote("x+1", 3) != answer_vote("x+2", 3));
+  assert_true(answer_vote("ab", 2) != answer_vote("ba", 2) && answer_vote(" $ ", 3) == 0 && answer_vote("", 0) == 0);
+  for (int c = 33; c < 127; c++) {
+    const char text = (char)c;
+    assert_int_equal(answer_vote(&text, 1) == 0, text == '$');
+  }
+}
+
 struct numeric_case {
   const char *text, *answer;
   double reward;
@@ -311,6 +338,7 @@ static void hostile_text_is_bounded(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(answers_vote),
       cmocka_unit_test(the_last_number_counts),
       cmocka_unit_test(a_number_in_prose_stands_alone),
       cmocka_unit_test(a_number_in_something_larger_is_no_answer),

@@ -131,22 +131,55 @@ static void pruning_keeps_the_newest_and_version_zero(void **state) {
   assert_true(exists("r7/v0") && exists("r7/v9") && exists("r7/v10") && exists("r7/v11") && exists("r7/vault") &&
               exists("r7/v013") && exists("r8/v12"));
   assert_false(exists("r7/v12"));
-  assert_int_equal(checkpoint_oldest(state_dir, "r7"), 9);
+  assert_int_equal(checkpoint_oldest(state_dir, "r7", 3), 9);
   for (int v = 1; v <= 8; v++) {
     snprintf(path, sizeof path, "r7/v%d", v);
     assert_false(exists(path));
   }
   assert_rc(RC_OK, checkpoint_prune(state_dir, "r7", 11, 1, &err), err);
   assert_true(exists("r7/v0") && exists("r7/v11") && !exists("r7/v10"));
-  assert_int_equal(checkpoint_oldest(state_dir, "r7"), 11);
+  assert_int_equal(checkpoint_oldest(state_dir, "r7", 3), 11);
   path_of(path, "r9/v0");
   assert_rc(RC_OK, file_make_dirs(path, &err), err);
-  assert_int_equal(checkpoint_oldest(state_dir, "r9"), 0);
-  assert_int_equal(checkpoint_oldest(state_dir, "absent"), 0);
+  assert_int_equal(checkpoint_oldest(state_dir, "r9", 3), 0);
+  assert_int_equal(checkpoint_oldest(state_dir, "absent", 3), 0);
+}
+
+/* What a run names stays beside the newest, and is no place to begin again from; after a new run of the name nothing is
+ * named.  Where it cannot be known what is named, nothing goes. */
+static void named_versions_stay(void **state) {
+  (void)state;
+  struct err err = {0};
+  struct arena arena = ARENA_INIT;
+  char path[LIMIT_PATH_MAX];
+  int32_t best[] = {7, 2};
+  for (int v = 0; v <= 9; v++) {
+    snprintf(path, sizeof path, "%s/r7/v%d", state_dir, v);
+    assert_rc(RC_OK, file_make_dirs(path, &err), err);
+    write_text(path, "x", "x");
+  }
+  assert_rc(RC_OK, checkpoint_keep(state_dir, "r7", &(struct kept_checkpoints){2, {best, 2}}, &err), err);
+  assert_rc(RC_OK, checkpoint_prune(state_dir, "r7", 9, 5, &err), err);
+  const struct json_i32s kept = checkpoint_versions(state_dir, "r7", &arena);
+  static const int32_t expected[] = {0, 2, 7, 8, 9};
+  assert_int_equal(kept.count, 5);
+  assert_memory_equal(kept.items, expected, sizeof expected);
+  assert_int_equal(checkpoint_oldest(state_dir, "r7", 5), 8);
+  path_of(path, "r7");
+  write_text(path, "kept.json", "{\"last\":");
+  assert_rc(RC_OK, checkpoint_prune(state_dir, "r7", 9, 1, &err), err);
+  assert_true(exists("r7/v2") && exists("r7/v8"));
+  assert_rc(RC_OK, checkpoint_keep(state_dir, "r7", &(struct kept_checkpoints){0}, &err), err);
+  assert_rc(RC_OK, checkpoint_keep(state_dir, "r7", &(struct kept_checkpoints){0}, &err), err);
+  assert_false(exists("r7/kept.json"));
+  assert_rc(RC_OK, checkpoint_prune(state_dir, "r7", 9, 1, &err), err);
+  assert_true(exists("r7/v0") && exists("r7/v9") && !exists("r7/v8") && !exists("r7/v7") && !exists("r7/v2"));
+  arena_free(&arena);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(named_versions_stay, set_up, tear_down),
       cmocka_unit_test_setup_teardown(what_was_written_is_loaded, set_up, tear_down),
       cmocka_unit_test_setup_teardown(training_goes_on_bit_for_bit, set_up, tear_down),
       cmocka_unit_test_setup_teardown(half_written_checkpoints_are_ignored, set_up, tear_down),

@@ -125,9 +125,8 @@ static void an_evaluation_leaves_no_trace(void **state) {
   assert_rc(RC_OK, file_read(&before, latest, 1 << 10, &err), err);
   struct open_run evaluation = run_from("r2", model);
   evaluation.training.objective = "evaluate";
-  refuse(g, &evaluation, RC_INVALID, "evaluates");
-  evaluation.start = checkpoint_of("r1", 0);
-  refuse(g, &evaluation, RC_INVALID, "evaluates");
+  evaluation.start = checkpoint_of("r1", 7);
+  refuse(g, &evaluation, RC_INVALID, "keeps no checkpoint");
   evaluation.start = current;
   struct open_run_answer answer;
   rig_open(g, &evaluation, &answer);

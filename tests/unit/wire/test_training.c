@@ -104,14 +104,14 @@ static const struct message step_done_message = {
     .json =
         "{\"step_id\":\"r7.12\",\"state\":\"done\",\"error\":null,\"version\":13,\"digest\":\"" DIGEST_B
         "\",\"grad_norm\":null,\"lr\":1e-06,\"skipped\":true,\"step_us\":1,"
-        "\"checkpoint_us\":2,\"push_us\":3,\"oldest_checkpoint\":11,\"pushes\":[{\"worker_id\":\"w3\",\"staged\":true,"
+        "\"checkpoint_us\":2,\"push_us\":3,\"oldest_checkpoint\":11,\"checkpoints\":[0,11,13],\"pushes\":[{\"worker_id\":\"w3\",\"staged\":true,"
         "\"way\":\"fabric\","
         "\"digest\":\"" DIGEST_B
         "\",\"error\":null},"
         "{\"worker_id\":\"w4\",\"staged\":false,\"way\":null,\"digest\":null,\"error\":\"no answer within 60000 ms\"}],"
         "\"intervals\":[[\"step\",1,2],[\"push\",2,5]]}",
     .again = again_step_status,
-    .optional = {"oldest_checkpoint"},
+    .optional = {"oldest_checkpoint", "checkpoints"},
     .nullable = {"error", "grad_norm"}};
 static const struct message step_queued_message = {
     .name = "step_status queued",
@@ -186,6 +186,14 @@ static const struct message announced_step_message = {
         "gen-1:8081\"}],\"stage_timeout_ms\":1}",
     .again = again_submit_step,
     .optional = {"announce_first"}};
+static const struct message keeping_step_message = {
+    .name = "submit_step that says what is kept",
+    .json =
+        "{\"step_id\":\"r7.12\",\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"version\":12,\"groups\":[\"r7.12.4\"],"
+        "\"denominator\":37,\"last\":false,\"checkpoint\":true,\"keep_last\":2,\"keep_versions\":[3,11],\"push_to\":[],"
+        "\"stage_timeout_ms\":1}",
+    .again = again_submit_step,
+    .optional = {"checkpoint", "keep_last", "keep_versions"}};
 static const struct message announce_message = {
     .name = "version_announce",
     .json =
@@ -204,7 +212,7 @@ static const struct message *const all[] = {
     &batch_message,     &batch_done_message,      &batch_failed_message, &batch_running_message,
     &step_message,      &step_done_message,       &step_queued_message,  &announce_message,
     &push_message,      &minibatch_run_message,   &later_batch_message,  &later_batch_done_message,
-    &inner_step_message, &behaviour_message,       &announced_step_message, &reference_message};
+    &inner_step_message, &behaviour_message,       &announced_step_message, &keeping_step_message, &reference_message};
 
 static void every_message_reads_back_as_it_was_written(void **state) {
   (void)state;
@@ -334,6 +342,9 @@ static void a_strict_run_is_written_as_ever(void **state) {
       {&later_batch_message, "\"after_steps\":2", "\"after_steps\":null", "after_steps"},
       {&inner_step_message, "\"inner\":true", "\"inner\":false", "inner"},
       {&announced_step_message, "\"announce_first\":true", "\"announce_first\":false", "announce_first"},
+      {&keeping_step_message, "\"checkpoint\":true", "\"checkpoint\":false", "checkpoint"},
+      {&keeping_step_message, "\"keep_last\":2", "\"keep_last\":0", "keep_last"},
+      {&keeping_step_message, "\"keep_versions\":[3,11]", "\"keep_versions\":[]", "keep_versions"},
       {&behaviour_message, "\"behaviour\":[-0.25,-1.5]", "\"behaviour\":[]", "behaviour"},
       {&behaviour_message, "\"behaviour\":[-0.25,-1.5]", "\"behaviour\":null", "behaviour"},
       {&inner_step_message, "\"after_steps\":2", "\"after_steps\":0", "after_steps"},
@@ -405,6 +416,7 @@ static void an_inner_step_is_not_announced(void **state) {
   (void)state;
   message_check_refused(&inner_step_message, "\"inner\":true", "\"inner\":true,\"announce_first\":true",
                         "announce_first");
+  message_check_refused(&inner_step_message, "\"inner\":true", "\"inner\":true,\"checkpoint\":true", "checkpoint");
 }
 
 static void an_inner_step_has_groups_and_makes_no_version(void **state) {

@@ -1,0 +1,27 @@
+/* Which versions' checkpoints a run keeps for their evaluations (`keep_best`), and which ones the trainer says it has.
+ *
+ *   a round's step --kept_versions_best--> submit-step: keep_versions --> the trainer prunes --> step's answer: checkpoints
+ *   --kept_versions_store--> the table that a run's view shows
+ *
+ * The best have the highest figure of the named set; of equal ones the earlier.  A version that will be evaluated has a
+ * checkpoint whatever checkpoint_every says (kept_versions_wanted), and its evaluation is in before the next step prunes.
+ *
+ * Readers' connections or the writer's; kept_versions_store and _mark inside the writer's savepoint. */
+#ifndef LEASEHOLD_COORDINATOR_ROUNDS_KEPT_VERSIONS_H
+#define LEASEHOLD_COORDINATOR_ROUNDS_KEPT_VERSIONS_H
+
+#include "services/coordinator/run/run_config.h"
+#include "services/coordinator/store/store.h"
+
+/* None without keep_best; arena memory. */
+enum rc kept_versions_best(struct store *s, const struct run_config *config, int64_t run, struct json_i32s *out,
+                           struct arena *arena, struct err *err);
+/* Pure: must this version have a checkpoint, so that it can be the best? */
+bool kept_versions_wanted(const struct run_config *config, int64_t version);
+/* The trainer's list, in place of the one before. */
+enum rc kept_versions_store(struct store *s, const struct run_config *config, int64_t run, const struct json_i32s *versions,
+                            struct err *err);
+/* An evaluation is in: others may be the best now. */
+enum rc kept_versions_mark(struct store *s, const struct run_config *config, int64_t run, struct err *err);
+
+#endif
