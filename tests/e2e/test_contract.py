@@ -25,7 +25,7 @@ NOT_OFFERED = 501
 ANY = "*"
 
 # Texts for the patterns of openapi/*.yaml, by a piece of the pattern.
-TEXTS = {"{64}": "ab" * 32, "http://": "http://10.0.0.7:8100", "._-]*$": "r1", "^r(0": "r404", "^w(0": "w404", r"\.[0-9]": "r404.0.0.0-0"}
+TEXTS = {"^r[0-9]+(": "r404.0", "{64}": "ab" * 32, "http://": "http://10.0.0.7:8100", "._-]*$": "r1", "^r(0": "r404", "^w(0": "w404", r"\.[0-9]": "r404.0.0.0-0"}
 # What no bound of a single member says: a sample without tokens is an aborted one; the newest epoch is never stale; the file is not there, so that no run
 # begins.
 NEWEST = str(2**64 - 1)
@@ -244,6 +244,7 @@ def wrong_with_bodies(service, walker, method, path, item, operation):
 
 def wrong_with_queries(service, walker, method, path, item, operation):
     filled = walker.filled(path, item, operation)
+    beside = "".join(f"{p['name']}={walker.minimal(p['schema'])}&" for p in walker.parameters(item, operation) if p["in"] == "query" and p.get("required"))
     for parameter in walker.parameters(item, operation):
         schema = walker.open(parameter["schema"])
         if parameter["in"] != "query" or schema["type"] != "integer":
@@ -251,7 +252,7 @@ def wrong_with_queries(service, walker, method, path, item, operation):
         for value in [*walker.tries(schema), "", "x", "1x"]:
             if isinstance(value, float) and value == int(value):
                 continue  # a query has no types: 1.0 is no spelling of 1
-            status, error = service.ask(method, f"{filled}?{parameter['name']}={value}")
+            status, error = service.ask(method, f"{filled}?{beside}{parameter['name']}={value}")
             blamed = [] if walker.validator(schema).is_valid(value) else [parameter["name"]]
             if wrong := service.judge(f"{method} {path}", f"?{parameter['name']}={value}", blamed, status, error):
                 yield wrong
