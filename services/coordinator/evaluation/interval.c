@@ -14,7 +14,7 @@ static double effective_count(const struct item_sums *s, double p, double draws)
   const double n = (double)s->count, variance = s->squares / n - p * p;
   if (p <= 0 || p >= 1) return n;
   const double m = variance > 0 ? n * p * (1 - p) / variance : draws;
-  return m < n ? n : m < draws ? m : draws;
+  return m < draws ? m : draws;
 }
 
 struct figure figure_of(const struct item_sums *s, double draws) {

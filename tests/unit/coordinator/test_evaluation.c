@@ -3,6 +3,7 @@
  * of the last version that never ends or trains, problems paired with others, the best checkpoint given up. */
 #include <math.h>
 
+#include "services/coordinator/driver/next.h"
 #include "services/coordinator/evaluation/bootstrap.h"
 #include "services/coordinator/evaluation/interval.h"
 #include "services/coordinator/evaluation/majority.h"
@@ -145,6 +146,24 @@ static void every_set_has_its_own_figures(void **state) {
   json_free(run);
 }
 
+/* A round behind the last one has nothing for the trainer, also after a restart. */
+static void the_driver_leaves_the_last_evaluation_alone(void **state) {
+  (void)state;
+  int64_t round;
+  const struct run_config config = {.mode = MODE_PIPELINED, .rounds = 3};
+  struct active_run a = {.found = true, .state = RUN_RUNNING, .rounds = 3, .has_version = true, .version = 3,
+                         .has_round = true, .round = 3, .round_state = ROUND_OPEN, .unfinished = -1};
+  assert_int_equal(next_work(&a, true, &config, &round), NEXT_NOTHING);
+  assert_int_equal(next_again(&a, 3), -1);
+  a.unfinished = 2; /* the last step's figures are still to come */
+  assert_int_equal(next_work(&a, true, &config, &round), NEXT_STEP);
+  assert_int_equal(round, 2);
+  a = (struct active_run){.found = true, .state = RUN_RUNNING, .rounds = 3, .has_version = true, .version = 2,
+                          .has_round = true, .round = 2, .round_state = ROUND_OPEN, .unfinished = -1};
+  assert_int_equal(next_work(&a, true, &config, &round), NEXT_TRAIN);
+  assert_int_equal(next_again(&a, 2), 2);
+}
+
 static void a_set_is_drawn_at_its_own_temperature(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
@@ -250,6 +269,7 @@ int main(void) {
       cmocka_unit_test(an_interval_is_wilsons),
       cmocka_unit_test(a_bootstrap_repeats_itself),
       CASE(every_set_has_its_own_figures),
+      cmocka_unit_test(the_driver_leaves_the_last_evaluation_alone),
       CASE(a_set_is_drawn_at_its_own_temperature),
       CASE(the_last_evaluation_survives_a_restart),
       CASE(the_files_of_an_evaluate_run_are_its_sets),
