@@ -48,7 +48,7 @@ uint64_t answer_vote(const char *text, size_t len) {
     hash = (hash ^ c) * 0x100000001B3u;
     any = true;
   }
-  return any ? hash | 1 : 0;
+  return any ? hash : 0;
 }
 
 /* Of a value, however it is written. */
