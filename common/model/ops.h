@@ -85,6 +85,19 @@ struct packed {
   float cap;                /* as in struct rows */
 };
 
+/* How tokens are drawn from a row of logits. */
+struct sampling_params {
+  float temperature; /* 0: greedy (lowest id among equals) */
+  int top_k;         /* 0: off */
+  float top_p;       /* 1: off */
+  float min_p;       /* 0: off */
+};
+
+/* Whether anything is left out of a row (NUMERICS.md, "Cuts").  All zero: no. */
+static inline bool sampling_cuts(const struct sampling_params *p) {
+  return p->temperature > 0 && (p->top_k > 0 || (p->top_p > 0 && p->top_p < 1) || p->min_p > 0);
+}
+
 /* One token from a row of logits. */
 struct draw {
   int32_t row;
@@ -196,6 +209,9 @@ struct ops {
    * entropy[T] may be NULL. target < 0: the row is skipped (outputs 0). */
   void (*logprob)(const struct ops *, float *logprob, float *lse, float *entropy, const float *logits,
                   const int32_t *target, float temperature, int T, int V);
+
+  /* In each row the entries that the cut leaves out become -infinity: see NUMERICS.md, "Cuts".  A row is cut once. */
+  void (*cut)(const struct ops *, float *logits, const struct sampling_params *cut, int T, int V);
 
   /* draws are the host's.  Each draw's token among p[v] = exp(z[v] - max), z = logits / temperature: see NUMERICS.md,
    * "Sampling"; and its log-probability.  Neighbours that draw from one row at one temperature share its sums. */

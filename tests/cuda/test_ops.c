@@ -635,6 +635,29 @@ static void vocabulary_of(int T, int V, float temperature) {
   arrays_free();
 }
 
+/* What a cut leaves out, ties at its border included: as the CPU's. */
+static void test_cut(void **state) {
+  enum { ROWS = 3 };
+  static const struct sampling_params cuts[] = {{1, 5, 1, 0},        {0.7f, 0, 0.9f, 0},     {3, 0, 1, 0.05f},
+                                                {1, 40, 0.5f, 0},    {1.3f, 300, 0.99f, 0.01f}, {1, 0, 1e-20f, 0},
+                                                {1, 2000, 0.3f, 1}};
+  static const int widths[] = {1, 17, 300, 1000};
+  (void)state;
+  for (size_t i = 0; i < 4 * sizeof cuts / sizeof cuts[0]; i++) {
+    const int V = widths[i % 4];
+    const size_t n = (size_t)(ROWS * V);
+    float *logits = random_floats(n, 6.0f);
+    for (size_t k = 0; k < n; k++)
+      if (random_below(3) == 0) logits[k] = random_below(4) ? (float)random_below(4) : -0.0f;
+    if (i % 5 == 0) logits[0] = HUGE_VALF;
+    float *there = put_floats(logits, n);
+    gpu->cut(gpu, there, &cuts[i / 4], ROWS, V);
+    cpu->cut(cpu, logits, &cuts[i / 4], ROWS, V);
+    same_floats("cut", there, logits, n);
+  }
+  arrays_free();
+}
+
 /* Equal logits, and a threshold that a block's sum meets exactly: it must be exceeded. */
 static void test_threshold(void **state) {
   enum { ENTRIES = 1024 };
@@ -777,6 +800,7 @@ static void test_backwards(void **state) {
   gemm_of(65, 129, 72);
   norm_of(9, 40, false);
   vocabulary_of(9, 600, 0.7f);
+  test_cut(state);
   test_embed_backward(state);
   test_move_rows(state);
   attention_backward_of(6, 2, 12, (int[]){33, 1, 20}, 3, true, 0);
@@ -809,6 +833,7 @@ int main(void) {
       cmocka_unit_test(test_attention_of_many_rows),
       cmocka_unit_test(test_attention_backward),
       cmocka_unit_test(test_vocabulary),
+      cmocka_unit_test(test_cut),
       cmocka_unit_test(test_threshold),
       cmocka_unit_test(test_accumulate),
       cmocka_unit_test(test_step),

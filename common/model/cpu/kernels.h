@@ -221,6 +221,12 @@ struct logprob_backward_args { /* rows */
   int V;
 };
 
+struct cut_args { /* rows */
+  float *logits;
+  const struct sampling_params *cut;
+  int V;
+};
+
 struct sample_args { /* draws */
   struct draw *draws;
   const float *logits;
@@ -265,7 +271,7 @@ struct cpu_kernels {
   bool links; /* matrices, keys and values of bf16 are kept in links (ops.h, struct matrix and kv_layer) */
   cpu_kernel *to_operand, *from_operand;
   cpu_kernel *rmsnorm, *gemm, *add_bias, *head_norm_rope, *attention, *swiglu, *geglu, *scale, *add_operand, *logprob,
-      *sample, *route, *add_rows, *share_rows, *soft_cap;
+      *cut, *sample, *route, *add_rows, *share_rows, *soft_cap;
   cpu_kernel *embed_backward, *rmsnorm_backward_x, *rmsnorm_backward_w, *gemm_weight_backward, *add_bias_backward,
       *head_norm_rope_backward_x, *head_norm_rope_backward_w, *attention_backward, *swiglu_backward, *geglu_backward,
       *soft_cap_backward, *share_backward, *route_backward, *logprob_backward;

@@ -412,6 +412,11 @@ static void ops_logprob(const struct ops *o, float *logprob, float *lse, float *
   split(o, cpu_of(o)->kernels->logprob, &c, (size_t)T, 1, 1.0 * T * V);
 }
 
+static void ops_cut(const struct ops *o, float *logits, const struct sampling_params *cut, int T, int V) {
+  struct cut_args c = {.logits = logits, .cut = cut, .V = V};
+  split(o, cpu_of(o)->kernels->cut, &c, (size_t)T, 1, 8.0 * T * V);
+}
+
 static void ops_sample(const struct ops *o, struct draw *draws, int count, const float *logits, int V) {
   struct sample_args c = {.draws = draws, .logits = logits, .V = V};
   split(o, cpu_of(o)->kernels->sample, &c, (size_t)count, 1, 1.5 * count * V);
@@ -667,6 +672,7 @@ static const struct ops operations = {
     .add_rows = ops_add_rows,
     .share_rows = ops_share_rows,
     .logprob = ops_logprob,
+    .cut = ops_cut,
     .sample = ops_sample,
     .embed_backward = ops_embed_backward,
     .rmsnorm_backward = ops_rmsnorm_backward,

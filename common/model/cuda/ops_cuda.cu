@@ -77,6 +77,7 @@ static void fill_table(struct ops *o) {
   o->scale = cuda_scale;
   o->add_operand = cuda_add_operand;
   o->logprob = cuda_logprob;
+  o->cut = cuda_cut;
   o->sample = cuda_sample;
   o->embed_backward = cuda_embed_backward;
   o->rmsnorm_backward = cuda_rmsnorm_backward;

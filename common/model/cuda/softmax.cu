@@ -1,9 +1,10 @@
-/* Computes log-probabilities, their gradients and draws from rows of logits; NUMERICS.md, "Vocabulary" and "Sampling",
- * to the bit.
+/* Computes log-probabilities, their gradients and draws from rows of logits, and cuts rows; NUMERICS.md, "Vocabulary",
+ * "Cuts" and "Sampling", to the bit.
  *
  *   row_max_kernel     (row, slice)     the largest z of a slice of the vocabulary
  *   block_sums_kernel  (row, 32 blocks) SUM of exp(z - max) of each block of 256 entries, by half a warp
  *   logprob_kernel     (row)            the blocks' sums in order, and the log-probability
+ *   cut_kernel         (row)            finds the beginning of the row's order that is kept, by the bits of its keys
  *   sample_kernel      (draw)           the same, then the walk through the blocks and through one of them
  *
  * Intermediate results are in the table's scratch; more rows than it holds are taken in turns.  Letters as in ops.h. */
@@ -82,7 +83,7 @@ static __global__ void block_sums_kernel(struct partials out, struct summed s, i
   for (int v = first + (int)threadIdx.x % 16; v < first + BLOCK && v < s.V; v += 16) {
     const float z = z_of(logits[v], temperature), p = exact_exp(z - max);
     lane = lane + p;
-    weighted = weighted + p * z;
+    weighted = weighted + (p == 0.0f ? 0.0f : p * z); /* z may be -infinity */
   }
   lane = tree_of_lanes(lane);
   weighted = tree_of_lanes(weighted);
@@ -237,6 +238,126 @@ void cuda_sample(const struct ops *o, struct draw *draws, int count, const float
     cuda_download(o, draws + first, on_device, (size_t)rows * sizeof *draws);
   }
 }
+
+/* --- cuts --- */
+
+enum { CUT_BINS = 1 << 11 }; /* 11, 11 and 10 bits of an entry's key */
+
+/* Shared by a block: entries by one level of their keys, and what is kept so far. */
+struct cut_state {
+  unsigned long long weight[CUT_BINS]; /* sum of p in units of 2^-40 */
+  int count[CUT_BINS];
+  uint32_t key;             /* every entry of a larger key is kept, */
+  unsigned long long sum;   /* entries, or the weight, of these; */
+  unsigned long long all;   /* the weight of all that is kept; */
+  int equals, last;         /* so many entries of this key, the last of them at this index */
+  bool ties;                /* which are not all of them */
+};
+
+/* Larger for what comes first; equal for equal z. */
+DEVICE uint32_t order_key(float z) {
+  const uint32_t bits = bits_of(z + 0.0f); /* -0 is 0 */
+  if (z != z) return 0xffffffffu;
+  return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+DEVICE unsigned long long cut_weight(float p) {
+  return p > 0.0f ? (unsigned long long)(p * 1099511627776.0f) : 0; /* 2^40 */
+}
+
+/* The bins of the entries whose key begins with s->key, by the `bits` bits behind it, of which `shift` follow.  By a
+ * whole block, as is all below. */
+DEVICE void fill_bins(struct cut_state *s, const float *logits, float temperature, float max, int V, int bits,
+                      int shift) {
+  for (int b = (int)threadIdx.x; b < CUT_BINS; b += CUDA_THREADS) s->weight[b] = 0, s->count[b] = 0;
+  __syncthreads();
+  for (int v = (int)threadIdx.x; v < V; v += CUDA_THREADS) {
+    const float z = z_of(logits[v], temperature);
+    const uint32_t key = order_key(z);
+    if (bits + shift < 32 && key >> (bits + shift) != s->key) continue;
+    const uint32_t bin = key >> shift & ((1u << bits) - 1);
+    atomicAdd(&s->count[bin], 1);
+    atomicAdd(&s->weight[bin], cut_weight(exact_exp(z - max)));
+  }
+  __syncthreads();
+}
+
+/* One thread: the bin in which `goal` is reached, from the top. */
+DEVICE uint32_t reach(struct cut_state *s, bool by_weight, unsigned long long goal, int bits) {
+  uint32_t bin = (1u << bits) - 1;
+  for (;; bin--) {
+    const unsigned long long more = by_weight ? s->weight[bin] : (unsigned long long)s->count[bin];
+    if (s->sum + more >= goal || bin == 0) break;
+    s->sum += more;
+    s->all += s->weight[bin];
+  }
+  s->key = s->key << bits | bin;
+  return bin;
+}
+
+/* The shortest beginning with `goal` entries, or of the weight `goal`; so much there is. */
+DEVICE void find_beginning(struct cut_state *s, const float *logits, float temperature, float max, int V,
+                           bool by_weight, unsigned long long goal) {
+  __syncthreads();
+  if (threadIdx.x == 0) s->key = 0, s->sum = s->all = 0;
+  __syncthreads();
+  for (int level = 0; level < 3; level++) {
+    const int bits = level < 2 ? 11 : 10;
+    fill_bins(s, logits, temperature, max, V, bits, level == 0 ? 21 : level == 1 ? 10 : 0);
+    if (threadIdx.x == 0) {
+      const uint32_t bin = reach(s, by_weight, goal, bits);
+      if (level == 2) {
+        const unsigned long long each = s->weight[bin] / (unsigned long long)s->count[bin]; /* equal z, equal p */
+        s->equals = (int)(by_weight ? (goal - s->sum + each - 1) / each : goal - s->sum);
+        s->all += (unsigned long long)s->equals * each;
+        s->ties = s->equals < s->count[bin];
+      }
+    }
+    __syncthreads();
+  }
+}
+
+/* One thread: where the last of the kept entries of this key stands.  Ties at the border are rare. */
+DEVICE void find_last(struct cut_state *s, const float *logits, float temperature, int V) {
+  s->last = V;
+  for (int v = 0, found = 0; s->ties && v < V && found < s->equals; v++)
+    if (order_key(z_of(logits[v], temperature)) == s->key) s->last = v, found++;
+}
+
+static __global__ void cut_kernel(float *all_logits, struct sampling_params cut, int V) {
+  __shared__ struct cut_state s;
+  __shared__ float warps[CUDA_THREADS / WARP];
+  float *logits = all_logits + (size_t)blockIdx.x * (size_t)V, max = -HUGE_VALF;
+  const bool by_count = cut.top_k > 0 && cut.top_k < V, by_mass = cut.top_p > 0.0f && cut.top_p < 1.0f;
+  for (int v = (int)threadIdx.x; v < V; v += CUDA_THREADS) max = larger(z_of(logits[v], cut.temperature), max);
+  max = largest_of_warp(max);
+  if (threadIdx.x % WARP == 0) warps[threadIdx.x / WARP] = max;
+  __syncthreads();
+  max = warps[0];
+  for (int w = 1; w < CUDA_THREADS / WARP; w++) max = larger(warps[w], max);
+  if (!(max - max == 0.0f)) return; /* no distribution; the same for every thread */
+  if (threadIdx.x == 0) s.key = 0, s.ties = false;
+  if (by_count || by_mass)
+    find_beginning(&s, logits, cut.temperature, max, V, false, (unsigned long long)(by_count ? cut.top_k : V));
+  if (by_mass) {
+    const unsigned long long need = (unsigned long long)((double)cut.top_p * (double)s.all);
+    find_beginning(&s, logits, cut.temperature, max, V, true, need > 0 ? need : 1);
+  }
+  if (threadIdx.x == 0) find_last(&s, logits, cut.temperature, V);
+  __syncthreads();
+  for (int v = (int)threadIdx.x; v < V; v += CUDA_THREADS) {
+    const float z = z_of(logits[v], cut.temperature);
+    const uint32_t key = order_key(z);
+    const bool begins = key > s.key || (key == s.key && v <= s.last);
+    if (!begins || (cut.min_p > 0.0f && exact_exp(z - max) < cut.min_p)) logits[v] = -HUGE_VALF;
+  }
+}
+
+void cuda_cut(const struct ops *o, float *logits, const struct sampling_params *cut, int T, int V) {
+  cuda_launch(cuda_of(o), "cutting rows", cut_kernel, (unsigned)T, CUDA_THREADS, 0, logits, *cut, V);
+}
+
+/* --- the gradient --- */
 
 static __global__ void logprob_backward_kernel(bf16 *dlogits, const float *dlogprob, const float *logits,
                                                const float *lse, const int32_t *target, float temperature, int V) {

@@ -59,6 +59,7 @@ struct learner {
   void *lists, *lists_place; /* the chunk's arrays: the host's, and a device's copy of them all */
   size_t lists_bytes;
   double entropy_sum; /* of the last learner_gradients */
+  struct sampling_params cut; /* without temperature, which comes with a call */
 };
 
 /* --- memory --- */
@@ -229,19 +230,25 @@ static int run_chunk(struct learner *l, const struct weights *w, const struct tr
 
 void learner_share_rows(struct learner *l, bool share) { l->chunk.shares = share; }
 
+void learner_set_cut(struct learner *l, const struct sampling_params *cut) { l->cut = *cut; }
+
 /* --- the head --- */
 
 static int block_rows(const struct chunk *c, int first) {
   return c->scored - first < HEAD_ROWS ? c->scored - first : HEAD_ROWS;
 }
 
-/* Logits of one block of scored tokens; equal hidden rows are multiplied once. */
-static void head_logits(struct learner *l, const struct weights *w, const void *hidden, int first, int rows) {
+/* Logits of one block of scored tokens, cut; equal hidden rows are multiplied, and cut, once. */
+static void head_logits(struct learner *l, const struct weights *w, const void *hidden, float temperature, int first,
+                        int rows) {
   const struct ops *ops = l->model->ops;
   const size_t bytes = (size_t)l->model->config.vocabulary * sizeof(float);
   int32_t ask[HEAD_ROWS], where[HEAD_ROWS];
   const int distinct = chunk_distinct(&l->chunk, first, rows, ask, where);
   forward_logits(w, hidden, ask, distinct, l->ws, l->head.logits);
+  struct sampling_params cut = l->cut;
+  cut.temperature = temperature;
+  if (sampling_cuts(&cut)) ops->cut(ops, l->head.logits, &cut, distinct, l->model->config.vocabulary);
   if (distinct == rows) return;
   const int32_t *staged = ops_stage(ops, l->head.where, where, (size_t)rows * sizeof *where);
   ops->move_rows(ops, l->head.logits, l->head.logits, staged, rows, bytes); /* where[i] <= i */
@@ -254,7 +261,7 @@ static void head_forward(struct learner *l, const struct weights *w, const void 
   struct chunk *c = &l->chunk;
   for (int first = 0; first < c->scored; first += HEAD_ROWS) {
     const int rows = block_rows(c, first);
-    head_logits(l, w, hidden, first, rows);
+    head_logits(l, w, hidden, temperature, first, rows);
     ops->logprob(ops, listed(l, c->logprob + first), listed(l, c->lse + first),
                  entropy ? listed(l, c->entropy + first) : NULL, l->head.logits, listed(l, c->target + first),
                  temperature, rows, l->model->config.vocabulary);
@@ -291,7 +298,7 @@ static void head_backward(struct learner *l, const struct weights *w, const void
   for (int first = 0; first < c->scored; first += HEAD_ROWS) {
     const int rows = block_rows(c, first);
     float *dhidden = c->partly ? l->g.dnorm + (size_t)first * (size_t)D : l->head.dhidden;
-    if (c->scored > HEAD_ROWS) head_logits(l, w, hidden, first, rows);
+    if (c->scored > HEAD_ROWS) head_logits(l, w, hidden, temperature, first, rows);
     ops->logprob_backward(ops, l->head.dlogits, listed(l, c->dlogprob + first), l->head.logits,
                           listed(l, c->lse + first), listed(l, c->target + first), temperature, rows, V);
     if (m->config.logits_cap > 0)

@@ -42,8 +42,13 @@ struct learner_memory learner_memory(const struct model *m, const struct learner
  * computed.  Otherwise everything is computed everywhere, to the same bits, which tests compare. */
 void learner_share_rows(struct learner *l, bool share);
 
+/* From now on rows of logits are cut before anything is computed of them, as the sampler's were (NUMERICS.md, "Cuts");
+ * the cut's temperature is that of the calls below.  All zero, as in the beginning: nothing is left out. */
+void learner_set_cut(struct learner *l, const struct sampling_params *cut);
+
 /* Log-probabilities of the scored tokens under w: logprob (and entropy, may be NULL), the host's, have one value per
- * scored token, samples in order.  This and learner_gradients fail as ops->status does, too. */
+ * scored token, samples in order; -infinity where the cut leaves the token out.  This and learner_gradients fail as
+ * ops->status does, too. */
 enum rc learner_logprobs(struct learner *l, const struct weights *w, const struct train_sample *samples, int count,
                          float temperature, float *logprob, float *entropy, struct err *err);
 

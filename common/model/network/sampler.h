@@ -11,13 +11,6 @@
 #include "common/model/network/logit_changes.h"
 #include "common/model/ops.h"
 
-struct sampling_params {
-  float temperature; /* 0: greedy (lowest id among equals) */
-  int top_k;         /* 0: off */
-  float top_p;       /* 1: off */
-  float min_p;       /* 0: off */
-};
-
 /* Scratch of V entries for the truncating modes; made once per engine. */
 struct sampler;
 struct sampler *sampler_create(const struct ops *ops, int vocabulary); /* NULL when memory is refused */

@@ -70,6 +70,12 @@ number __shfl_down_sync(unsigned, number x, unsigned delta, int width = 32) {
   return emulated_shuffle(x, source);
 }
 
+template <typename number>
+number atomicAdd(number *at, number x) {
+  const number before = *at;
+  *at = before + x;
+  return before;
+}
 inline uint32_t atomicMax(uint32_t *at, uint32_t x) {
   const uint32_t before = *at;
   *at = x > before ? x : before;

@@ -253,7 +253,7 @@ LITERAL float lit_softmax(float *z, float *max, float *sums, float *weighted, co
     int n = V - b < 256 ? V - b : 256;
     for (int i = 0; i < n; i++) {
       p[i] = lit_exp(z[b + i] - m);
-      pz[i] = p[i] * z[b + i];
+      pz[i] = p[i] == 0.0f ? 0.0f : p[i] * z[b + i];
     }
     sums[b / 256] = lit_sum(p, n);
     total = total + sums[b / 256];
@@ -262,6 +262,41 @@ LITERAL float lit_softmax(float *z, float *max, float *sums, float *weighted, co
   *max = m;
   if (weighted) *weighted = w;
   return total;
+}
+
+/* The order of NUMERICS.md, "Cuts": does entry a come before b? */
+LITERAL bool lit_before(const float *z, int a, int b) {
+  if (isnan(z[a]) != isnan(z[b])) return isnan(z[a]);
+  return z[a] == z[b] || isnan(z[a]) ? a < b : z[a] > z[b];
+}
+
+/* logits with -infinity where the cut leaves an entry out.  By definition: the order by insertion, sums in integers. */
+LITERAL void lit_cut(float *out, const float *logits, float temperature, int top_k, float top_p, float min_p, int V) {
+  float *z = malloc((size_t)V * sizeof *z), *p = malloc((size_t)V * sizeof *p), max = -INFINITY;
+  int *order = malloc((size_t)V * sizeof *order), kept = top_k > 0 && top_k < V ? top_k : V;
+  int64_t all = 0, sum = 0;
+  for (int v = 0; v < V; v++) {
+    z[v] = logits[v] / temperature;
+    if (z[v] > max) max = z[v];
+    int at = v;
+    for (; at > 0 && lit_before(z, v, order[at - 1]); at--) order[at] = order[at - 1];
+    order[at] = v;
+  }
+  for (int v = 0; v < V; v++) {
+    p[v] = lit_exp(z[v] - max);
+    out[v] = isinf(max) ? logits[v] : -INFINITY;
+  }
+  for (int i = 0; i < kept; i++) all += p[order[i]] > 0 ? (int64_t)((double)p[order[i]] * 0x1p40) : 0;
+  int64_t need = (int64_t)((double)top_p * (double)all);
+  if (need < 1) need = 1;
+  for (int i = 0; i < kept && !isinf(max) && (top_p >= 1.0f || sum < need); i++) {
+    const int v = order[i];
+    sum += p[v] > 0 ? (int64_t)((double)p[v] * 0x1p40) : 0;
+    if (!(p[v] < min_p)) out[v] = logits[v];
+  }
+  free(z);
+  free(p);
+  free(order);
 }
 
 LITERAL int lit_sample(const float *logits, float temperature, float u, int V) {

@@ -271,6 +271,102 @@ static void test_every_tensor_by_difference(void **state) {
   for (int family = 0; family < FAMILY_CONFIGS; family++) check_every_tensor(family);
 }
 
+static void cut_loss(void *context, int first, int count, const float *logprob, float *dlogprob) {
+  (void)context;
+  for (int i = 0; i < count; i++) dlogprob[i] = logprob[i] < -1e30f ? 0 : (float)((first + i) % 3 + 1) * 0.25f;
+}
+
+/* With rows cut, every level, number of threads and cut into chunks has the same log-probabilities, and the first three the
+ * same gradients; tokens that are kept have finite ones that are no lower than without the cut. */
+static void test_cut_rows_have_the_same_bits_everywhere(void **state) {
+  (void)state;
+  const struct model_config c = tiny_config(true);
+  static const struct sampling_params cut = {.top_k = 180, .top_p = 0.9f, .min_p = 0.01f};
+  struct unit u;
+  float *expected = NULL, whole[TOTAL_MAX], expected_logprob[TOTAL_MAX], logprob[TOTAL_MAX];
+  make_unit(&u, c.vocabulary);
+  for (int level = 0; level < LEVEL_COUNT; level++) {
+    for (int threads = 1; threads <= 3; threads++) {
+      struct bench b;
+      struct learner *l = NULL;
+      if (!bench_open(&b, &c, FORMAT_BF16, LEVELS[level], threads)) continue;
+      const size_t n = b.model->params.elements;
+      float *grads = calloc(n, sizeof *grads);
+      struct weights *w = random_weights(b.model, true, 4);
+      for (int chunk_tokens = 512; chunk_tokens >= 150; chunk_tokens -= 362) {
+        assert_int_equal(learner_create(&l, b.model, &(struct learner_options){.chunk_tokens = chunk_tokens}, NULL), RC_OK);
+        assert_int_equal(learner_logprobs(l, w, u.samples, u.count, 0.9f, whole, NULL, NULL), RC_OK);
+        learner_set_cut(l, &cut);
+        if (chunk_tokens == 512)
+          assert_int_equal(learner_gradients(l, w, u.samples, u.count, 0.9f, cut_loss, NULL, grads, logprob, NULL), RC_OK);
+        else
+          assert_int_equal(learner_logprobs(l, w, u.samples, u.count, 0.9f, logprob, NULL, NULL), RC_OK);
+        if (!expected) memcpy(expected_logprob, logprob, sizeof logprob);
+        assert_memory_equal(logprob, expected_logprob, (size_t)u.scored_count * sizeof *logprob);
+        if (!expected) expected = grads;
+        learner_free(l);
+      }
+      if (memcmp(grads, expected, n * sizeof *grads) != 0) fail_msg("%s, %d threads: gradients differ", b.ops->name, threads);
+      if (grads != expected) free(grads);
+      weights_free(w);
+      bench_close(&b);
+    }
+  }
+  int kept = 0;
+  for (int i = 0; i < u.scored_count; i++) {
+    kept += isfinite(expected_logprob[i]);
+    assert_true(!isfinite(expected_logprob[i]) || expected_logprob[i] > whole[i]);
+  }
+  assert_in_range(kept, u.scored_count / 4, u.scored_count * 9 / 10);
+  free(expected);
+}
+
+/* The gradient along itself agrees with a central difference of the renormalized log-probabilities.  Only tokens well
+ * inside of what is kept are scored; where the border moves, equal logits change places, and the sums do not jump. */
+static void test_the_gradient_of_cut_rows_by_difference(void **state) {
+  (void)state;
+  enum { WELL_INSIDE = 40, KEPT = 80 };
+  const struct model_config c = tiny_config(true);
+  struct unit u;
+  struct bench b;
+  struct learner *l = NULL;
+  float logprob[TOTAL_MAX];
+  make_unit(&u, c.vocabulary);
+  assert_true(bench_open(&b, &c, FORMAT_F32, NULL, 2));
+  struct weights *w = random_weights(b.model, true, 4);
+  const size_t n = b.model->params.elements;
+  float *grads = calloc(n, sizeof *grads), *masters = calloc(n, sizeof *masters), *moved = calloc(n, sizeof *moved);
+  assert_int_equal(learner_create(&l, b.model, &(struct learner_options){.chunk_tokens = 512}, NULL), RC_OK);
+  learner_set_cut(l, &(struct sampling_params){.top_k = WELL_INSIDE});
+  assert_int_equal(learner_logprobs(l, w, u.samples, u.count, 1, logprob, NULL, NULL), RC_OK);
+  for (int s = 0, i = 0; s < u.count; s++)
+    for (int t = 0; t < u.samples[s].length; t++) {
+      if (!u.scored[s][t] || isfinite(logprob[i++])) continue;
+      u.scored[s][t] = 0;
+      u.scored_count--;
+    }
+  assert_true(u.scored_count > 20);
+  learner_set_cut(l, &(struct sampling_params){.top_k = KEPT});
+  assert_int_equal(learner_gradients(l, w, u.samples, u.count, 1, linear_loss, NULL, grads, NULL, NULL), RC_OK);
+  weights_to_masters(w, masters);
+  double square = 0, value[2];
+  for (size_t k = 0; k < n; k++) square += (double)grads[k] * (double)grads[k];
+  const double step = 1e-3 / sqrt(square);
+  for (int side = 0; side < 2; side++) {
+    for (size_t k = 0; k < n; k++) moved[k] = masters[k] + (float)((side ? -step : step) * (double)grads[k]);
+    weights_from_masters(w, moved);
+    value[side] = loss_of(l, w, &u);
+  }
+  const double slope = (value[0] - value[1]) / (2 * step);
+  if (!(fabs(slope / square - 1) < 2e-2)) fail_msg("slope %g, squared gradient %g", slope, square);
+  learner_free(l);
+  weights_free(w);
+  free(grads);
+  free(masters);
+  free(moved);
+  bench_close(&b);
+}
+
 static void test_unscored_tokens_leave_no_gradient(void **state) {
   (void)state;
   const struct model_config c = tiny_config(true);
@@ -360,6 +456,8 @@ int main(void) {
       cmocka_unit_test(test_memory_grows_with_rows_and_not_with_their_square),
       cmocka_unit_test(test_chunks_only_change_the_order_of_sums),
       cmocka_unit_test(test_every_tensor_by_difference),
+      cmocka_unit_test(test_cut_rows_have_the_same_bits_everywhere),
+      cmocka_unit_test(test_the_gradient_of_cut_rows_by_difference),
       cmocka_unit_test(test_unscored_tokens_leave_no_gradient),
       cmocka_unit_test(test_a_flipped_weight_bit_is_seen),
       cmocka_unit_test(test_refuses_bad_samples),

@@ -515,6 +515,74 @@ static void test_logprob(void **state) {
   every_machine(logprob_on);
 }
 
+/* Logits with ties, zeros of both signs, and a few that are far below the others. */
+static float *logits_with_ties(int V) {
+  float *logits = random_floats((size_t)V, 6.0f);
+  for (int v = 0; v < V; v++) {
+    if (random_u32() % 3 == 0) logits[v] = (float)(random_u32() % 5) * 0.5f - 1.0f;
+    if (random_u32() % 7 == 0) logits[v] = random_u32() % 2 ? 0.0f : -0.0f;
+    if (random_u32() % 9 == 0) logits[v] = logits[v] - 40.0f;
+  }
+  return logits;
+}
+
+/* What a cut keeps is what the definition says, in every row of a call; and log-probability and entropy of the cut row
+ * are those of the literal softmax over it, finite where the entry is kept. */
+static void cut_case(const struct machine *m, const struct sampling_params *cut, int V) {
+  enum { ROWS = 4 };
+  const struct ops *o = m->ops;
+  float *got = zeros((size_t)(ROWS * V)), *want = zeros((size_t)(ROWS * V)), *z = zeros((size_t)V), sums[8];
+  int32_t target[ROWS];
+  for (int t = 0; t < ROWS; t++) {
+    const float *logits = logits_with_ties(V);
+    memcpy(got + t * V, logits, (size_t)V * sizeof *got);
+    lit_cut(want + t * V, logits, cut->temperature, cut->top_k, cut->top_p, cut->min_p, V);
+  }
+  o->cut(o, got, cut, ROWS, V);
+  same_floats(m, "cut", got, want, (size_t)(ROWS * V));
+  for (int t = 0; t < ROWS; t++) {
+    float max, weighted, logprob, lse, entropy;
+    const float S = lit_softmax(z, &max, sums, &weighted, want + t * V, cut->temperature, V);
+    target[t] = (int32_t)(random_u32() % (unsigned)V);
+    o->logprob(o, &logprob, &lse, &entropy, got + t * V, target + t, cut->temperature, 1, V);
+    const float want_lse = max + lit_log(S), want_logprob = z[target[t]] - want_lse, want_entropy = want_lse - weighted / S;
+    same_floats(m, "a cut row's log-probability", &logprob, &want_logprob, 1);
+    same_floats(m, "a cut row's entropy", &entropy, &want_entropy, 1);
+    assert_true(isfinite(entropy) && isfinite(logprob) == isfinite(want[t * V + target[t]]));
+    struct draw d = {.row = 0, .temperature = cut->temperature, .u = (float)(random_u32() >> 8) * 0x1p-24f + 0x1p-25f};
+    o->sample(o, &d, 1, got + t * V, V);
+    assert_true(isfinite(want[t * V + d.token]) && isfinite(d.logprob));
+  }
+}
+
+static void cut_on(const struct machine *m) {
+  static const int widths[] = {1, 2, 17, 256, 272, 1000}, counts[] = {0, 1, 3, 40, 999};
+  static const float masses[] = {1.0f, 1e-20f, 0.3f, 0.9f, 0.99f}, shares[] = {0.0f, 0.05f, 1.0f};
+  static const float temperatures[] = {1.0f, 0.7f, 3.0f};
+  const struct ops *o = m->ops;
+  for (int i = m->threads; i < 6 * 5 * 5 * 3; i += 7) { /* another part for every number of threads */
+    const struct sampling_params cut = {.temperature = temperatures[i % 3],
+                                        .top_k = counts[i / 6 % 5],
+                                        .top_p = masses[i / 30 % 5],
+                                        .min_p = shares[i / 150]};
+    cut_case(m, &cut, widths[i % 6]);
+    guarded_free_all();
+  }
+  const struct sampling_params cut = {.temperature = 1, .top_k = 2, .top_p = 1};
+  float ties[5] = {3, 7, 7, 7, -1}, endless[3] = {1, HUGE_VALF, 0}, odd[4] = {NAN, 2, 1, 0};
+  o->cut(o, ties, &cut, 1, 5);
+  assert_true(isinf(ties[0]) && ties[1] == 7 && ties[2] == 7 && isinf(ties[3]) && isinf(ties[4]));
+  o->cut(o, endless, &cut, 1, 3);
+  assert_true(endless[0] == 1 && endless[2] == 0);
+  o->cut(o, odd, &cut, 1, 4);
+  assert_true(isnan(odd[0]) && odd[1] == 2 && isinf(odd[2]) && isinf(odd[3]));
+}
+
+static void test_cut(void **state) {
+  (void)state;
+  every_machine(cut_on);
+}
+
 static int32_t sample_one(const struct ops *o, const float *logits, float temperature, float u, int V) {
   struct draw d = {.temperature = temperature, .u = u};
   o->sample(o, &d, 1, logits, V);
@@ -586,8 +654,8 @@ int main(void) {
       cmocka_unit_test(test_convert),      cmocka_unit_test(test_matrix),    cmocka_unit_test(test_gemm),
       cmocka_unit_test(test_gemm_special), cmocka_unit_test(test_bias),      cmocka_unit_test(test_rmsnorm),
       cmocka_unit_test(test_rope),         cmocka_unit_test(test_attention), cmocka_unit_test(test_swiglu),
-      cmocka_unit_test(test_soft_cap),     cmocka_unit_test(test_geglu),        cmocka_unit_test(test_elements),  cmocka_unit_test(test_logprob),
-      cmocka_unit_test(test_sample),
+      cmocka_unit_test(test_soft_cap),     cmocka_unit_test(test_geglu),     cmocka_unit_test(test_elements),
+      cmocka_unit_test(test_logprob),      cmocka_unit_test(test_cut),       cmocka_unit_test(test_sample),
   };
   random_seed(7);
   pool_enter();

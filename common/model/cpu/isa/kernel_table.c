@@ -15,7 +15,8 @@
 
 cpu_kernel BESIDE(to_operand), BESIDE(from_operand), BESIDE(rmsnorm), ISA_NAME(gemm), BESIDE(add_bias),
     BESIDE(head_norm_rope), ISA_NAME(attention), BESIDE(swiglu), BESIDE(geglu), BESIDE(scale), BESIDE(add_operand),
-    BESIDE(soft_cap), BESIDE(soft_cap_backward), BESIDE(route), BESIDE(add_rows), BESIDE(share_rows), BESIDE(logprob), BESIDE(sample), BESIDE(embed_backward), BESIDE(rmsnorm_backward_x), BESIDE(rmsnorm_backward_w),
+    BESIDE(soft_cap), BESIDE(soft_cap_backward), BESIDE(route), BESIDE(add_rows), BESIDE(share_rows), BESIDE(logprob),
+    BESIDE(cut), BESIDE(sample), BESIDE(embed_backward), BESIDE(rmsnorm_backward_x), BESIDE(rmsnorm_backward_w),
     ISA_NAME(gemm_weight_backward), BESIDE(add_bias_backward), BESIDE(head_norm_rope_backward_x),
     BESIDE(head_norm_rope_backward_w), ISA_NAME(attention_backward), BESIDE(swiglu_backward), BESIDE(geglu_backward),
     BESIDE(share_backward), BESIDE(route_backward), BESIDE(logprob_backward), BESIDE(accumulate), BESIDE(grad_from_accumulator), BESIDE(sum_of_squares), BESIDE(adamw);
@@ -50,6 +51,7 @@ const struct cpu_kernels ISA_NAME(cpu_kernels) = {
     .add_rows = BESIDE(add_rows),
     .share_rows = BESIDE(share_rows),
     .logprob = BESIDE(logprob),
+    .cut = BESIDE(cut),
     .sample = BESIDE(sample),
     .embed_backward = BESIDE(embed_backward),
     .rmsnorm_backward_x = BESIDE(rmsnorm_backward_x),

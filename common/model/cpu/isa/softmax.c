@@ -1,6 +1,7 @@
-/* Computes a token's log-probability, its gradient, and the sampler's draw from a row of logits.
+/* Computes a token's log-probability, its gradient, and the sampler's draw from a row of logits; and cuts a row first,
+ * where a run draws from a part of the vocabulary only.
  *
- * All three use the same z = logits / temperature, the same maximum and the same sums in blocks of 256 vocabulary
+ * All use the same z = logits / temperature, the same maximum and the same sums in blocks of 256 vocabulary
  * entries (NUMERICS.md, "Vocabulary"), so the sampled token's log-probability equals the trainer's, bit for bit. */
 #include <assert.h>
 
@@ -43,7 +44,7 @@ INLINE float block_sum(const float *logits, int n, float temperature, float max,
       if (left < VL) p = first_lanes(p, left);
       sum.v[part] = sum.v[part] + p;
       if (kept) vstore(kept + at, p);
-      if (weighted) products.v[part] = products.v[part] + p * z;
+      if (weighted) products.v[part] = products.v[part] + vselect(p == 0.0f, (vf){0}, p * z); /* z may be -infinity */
     }
   if (weighted) *weighted = tree16(products);
   return tree16(sum);
@@ -96,6 +97,140 @@ void ISA_NAME(logprob_backward)(const void *args, size_t begin, size_t end, void
     }
   }
 }
+
+/* --- cuts --- */
+
+enum { CUT_LEVELS = 3, CUT_BINS = 1 << 11 }; /* 11, 11 and 10 bits of an entry's key */
+
+/* Entries by one level of their keys. */
+struct cut_bins {
+  int64_t weight[CUT_BINS]; /* sum of p in units of 2^-40 */
+  int32_t count[CUT_BINS];
+};
+
+/* What the order of a row is made of; weighted: the bins' weights are wanted. */
+struct cut_row {
+  const float *logits;
+  float temperature, max;
+  int V;
+  bool weighted;
+};
+
+/* The beginning of the order that is kept: every entry of a larger key, and the first `equals` of those of this key. */
+struct beginning {
+  uint32_t key;
+  int64_t equals;
+  int64_t weight; /* of all these, where the row is weighted */
+};
+
+INLINE float z_one(float logit, float temperature) { return temperature == 1.0f ? logit : logit / temperature; }
+
+/* Larger for what comes first; equal for equal z. */
+INLINE uint32_t order_key(float logit, float temperature) {
+  const float z = z_one(logit, temperature) + 0.0f; /* -0 is 0 */
+  uint32_t bits;
+  if (z != z) return UINT32_MAX;
+  memcpy(&bits, &z, sizeof bits);
+  return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+INLINE int64_t cut_weight(float p) { return p > 0.0f ? (int64_t)(p * 0x1p40f) : 0; }
+
+/* All entries, by the first 11 bits. */
+static void fill_first(struct cut_bins *bins, const struct cut_row *r) {
+  float p[BLOCK] = {0};
+  memset(bins, 0, sizeof *bins);
+  for (int at = 0; at < r->V; at += BLOCK) {
+    const int n = r->V - at < BLOCK ? r->V - at : BLOCK;
+    if (r->weighted) block_sum(r->logits + at, n, r->temperature, r->max, NULL, p);
+    for (int i = 0; i < n; i++) {
+      const uint32_t bin = order_key(r->logits[at + i], r->temperature) >> 21;
+      bins->count[bin]++;
+      bins->weight[bin] += cut_weight(p[i]);
+    }
+  }
+}
+
+/* Entries whose key begins with `prefix`, by the `bits` bits behind it, of which `shift` follow. */
+static void fill_next(struct cut_bins *bins, const struct cut_row *r, uint32_t prefix, int bits, int shift) {
+  memset(bins, 0, sizeof *bins);
+  for (int v = 0; v < r->V; v++) {
+    const uint32_t key = order_key(r->logits[v], r->temperature);
+    if (key >> (bits + shift) != prefix) continue;
+    const uint32_t bin = key >> shift & ((1u << bits) - 1);
+    bins->count[bin]++;
+    if (r->weighted) bins->weight[bin] += cut_weight(exp_one(z_one(r->logits[v], r->temperature) - r->max));
+  }
+}
+
+struct cut_scratch {
+  struct cut_bins first, next;
+};
+
+/* The shortest beginning with `goal` entries, or of the weight `goal`; so much there is.  s->first is filled. */
+static struct beginning find_beginning(const struct cut_row *r, bool by_weight, int64_t goal, struct cut_scratch *s) {
+  static const int BITS[CUT_LEVELS] = {11, 11, 10}, SHIFT[CUT_LEVELS] = {21, 10, 0};
+  struct beginning b = {0};
+  int64_t sum = 0, weight = 0; /* of what certainly belongs to it */
+  uint32_t bin = 0;
+  const struct cut_bins *bins = &s->first;
+  for (int level = 0; level < CUT_LEVELS; level++) {
+    if (level > 0) {
+      fill_next(&s->next, r, b.key, BITS[level], SHIFT[level]);
+      bins = &s->next;
+    }
+    for (bin = (1u << BITS[level]) - 1;; bin--) {
+      const int64_t more = by_weight ? bins->weight[bin] : bins->count[bin];
+      if (sum + more >= goal) break;
+      assert(bin > 0);
+      sum += more;
+      weight += bins->weight[bin];
+    }
+    b.key = b.key << BITS[level] | bin;
+  }
+  const int64_t each = bins->weight[bin] / bins->count[bin]; /* equal z, equal p */
+  b.equals = by_weight ? (goal - sum + each - 1) / each : goal - sum;
+  b.weight = weight + b.equals * each;
+  return b;
+}
+
+/* Leaves out what is not of the beginning, or has p below min_p. */
+static void leave_out(float *logits, const struct cut_row *r, struct beginning b, float min_p) {
+  float p[BLOCK];
+  for (int at = 0; at < r->V; at += BLOCK) {
+    const int n = r->V - at < BLOCK ? r->V - at : BLOCK;
+    if (min_p > 0.0f) block_sum(logits + at, n, r->temperature, r->max, NULL, p);
+    for (int i = 0; i < n; i++) {
+      const uint32_t key = order_key(logits[at + i], r->temperature);
+      const bool begins = key > b.key || (key == b.key && b.equals-- > 0);
+      if (!begins || (min_p > 0.0f && p[i] < min_p)) logits[at + i] = -HUGE_VALF;
+    }
+  }
+}
+
+static void cut_row(float *logits, const struct sampling_params *cut, int V, struct cut_scratch *s) {
+  const bool by_count = cut->top_k > 0 && cut->top_k < V, by_mass = cut->top_p > 0.0f && cut->top_p < 1.0f;
+  const struct cut_row r = {logits, cut->temperature, max_row(logits, cut->temperature, V), V, by_mass};
+  struct beginning b = {.equals = V}; /* key 0: all of them */
+  if (!(r.max - r.max == 0.0f)) return; /* no distribution */
+  if (by_count || by_mass) fill_first(&s->first, &r);
+  for (int bin = 0; by_mass && bin < CUT_BINS; bin++) b.weight += s->first.weight[bin];
+  if (by_count) b = find_beginning(&r, false, cut->top_k, s);
+  if (by_mass) {
+    const int64_t need = (int64_t)((double)cut->top_p * (double)b.weight);
+    b = find_beginning(&r, true, need > 0 ? need : 1, s);
+  }
+  leave_out(logits, &r, b, cut->min_p);
+}
+
+void ISA_NAME(cut)(const void *args, size_t begin, size_t end, void *scratch) {
+  const struct cut_args *c = args;
+  for (size_t t = begin; t < end; t++) cut_row(c->logits + t * (size_t)c->V, c->cut, c->V, scratch);
+}
+
+_Static_assert(sizeof(struct cut_scratch) <= CPU_SCRATCH_BYTES, "the cut's scratch");
+
+/* --- draws --- */
 
 /* The lowest index among equals; 0 when that is not a number. */
 static int32_t argmax(const float *logits, int V) {
