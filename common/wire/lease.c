@@ -92,9 +92,11 @@ static void lease_write(const struct lease *m, struct json_writer *w) {
   if (m->kv != LEASE_KV_KEEP) json_kv_string(w, "kv", lease_kv_name(m->kv));
   wire_kv_digest(w, "weights_digest", &m->weights_digest);
   json_kv_f32(w, "temperature", m->temperature);
+  sampling_cut_write(&m->cut, w);
   json_kv_int(w, "max_new_tokens", m->max_new_tokens);
   json_kv_i32s(w, "stop_token_ids", m->stop_token_ids.items, m->stop_token_ids.count);
   if (m->ignore_eos) json_kv_bool(w, "ignore_eos", true);
+  stop_strings_write(&m->stop, w);
   json_kv_u64(w, "seed", m->seed);
   json_kv_int(w, "ttl_ms", m->ttl_ms);
   json_kv_i32s(w, "prompt_ids", m->prompt_ids.items, m->prompt_ids.count);
@@ -144,7 +146,7 @@ static enum rc lease_check(const struct lease *m, struct err *err) {
 static enum rc lease_read(void *item, const struct json *value, struct arena *arena, struct err *err) {
   struct lease *m = item;
   const char *purpose = NULL, *kv = KV_NAMES[LEASE_KV_KEEP];
-  const struct json *partials = NULL;
+  const struct json *partials = NULL, *stop = NULL;
   double temperature = 0;
   const struct json_field fields[] = {
       WIRE_NAME("id", m->id),
@@ -161,9 +163,11 @@ static enum rc lease_read(void *item, const struct json *value, struct arena *ar
       WIRE_OPTIONAL_NAME("kv", kv),
       WIRE_DIGEST("weights_digest", m->weights_digest),
       WIRE_F64("temperature", temperature, 0, WIRE_TEMPERATURE_MAX),
+      SAMPLING_CUT_FIELDS(&m->cut),
       WIRE_I32("max_new_tokens", m->max_new_tokens, 1, LIMIT_NEW_TOKENS),
       WIRE_TOKENS("stop_token_ids", m->stop_token_ids, LIMIT_STOP_TOKENS),
       {.name = "ignore_eos", .kind = FIELD_BOOL, .target = &m->ignore_eos},
+      {.name = "stop", .kind = FIELD_VALUE, .target = &stop},
       WIRE_U64("seed", m->seed),
       WIRE_I32("ttl_ms", m->ttl_ms, 1, WIRE_MS_MAX),
       WIRE_TOKENS("prompt_ids", m->prompt_ids, LIMIT_PROMPT_TOKENS),
@@ -177,6 +181,7 @@ static enum rc lease_read(void *item, const struct json *value, struct arena *ar
   if (rc == RC_OK) rc = wire_choice(&kv_index, "kv", kv, KV_NAMES, WIRE_COUNT(KV_NAMES), err);
   if (rc == RC_OK) rc = wire_choice(&index, "purpose", purpose, PURPOSE_NAMES, WIRE_COUNT(PURPOSE_NAMES), err);
   if (rc == RC_OK) rc = wire_float(&m->temperature, "temperature", temperature, err);
+  if (rc == RC_OK) rc = stop_strings_read(&m->stop, stop, arena, err);
   if (rc == RC_OK) rc = wire_items(&list, &items, &m->partial_count, partials, arena, err);
   if (rc) return rc;
   m->purpose = (enum lease_purpose)index;

@@ -7,6 +7,7 @@
 #ifndef LEASEHOLD_WIRE_LEASE_H
 #define LEASEHOLD_WIRE_LEASE_H
 
+#include "common/wire/sampling.h"
 #include "common/wire/segments.h"
 #include "common/wire/spans.h"
 #include "common/wire/worker.h"
@@ -48,9 +49,11 @@ struct lease {
   enum lease_kv kv;
   struct digest weights_digest;
   float temperature;      /* > 0 for training; 0 is greedy, evaluation only */
+  struct sampling_cut cut; /* what is left out before a draw; nothing where it is greedy */
   int32_t max_new_tokens; /* the group's own */
   struct json_i32s stop_token_ids;
-  bool ignore_eos; /* every sample ends by its length: exactly when there are no stop ids; false is left out */
+  bool ignore_eos; /* no token ends a sample: exactly when there are no stop ids; false is left out */
+  struct stop_strings stop; /* none is left out */
   uint64_t seed;   /* the run's */
   int32_t ttl_ms;
   struct json_i32s prompt_ids;
@@ -69,7 +72,7 @@ enum finish_reason { FINISH_STOP, FINISH_LENGTH, FINISH_ABORT }; /* "stop" | "le
 
 struct sample_result {
   int32_t sample;
-  struct json_i32s token_ids; /* the stop token included when it was sampled */
+  struct json_i32s token_ids; /* the stop token, or what completes a stop text, included */
   struct json_f32s logprobs;  /* behaviour log-probabilities, one per token; in JSON 9 significant digits */
   enum finish_reason finish;
   struct sample_segment *segments;

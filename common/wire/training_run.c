@@ -56,10 +56,29 @@ void training_config_write(const struct training_config *c, struct json_writer *
   json_kv_int(w, "warmup_steps", c->warmup_steps);
   json_kv_int(w, "total_steps", c->total_steps);
   json_kv_f64(w, "temperature", c->temperature);
+  sampling_cut_write(&c->cut, w);
   json_kv_int(w, "chunk_tokens", c->chunk_tokens);
   json_kv_int(w, "checkpoint_every", c->checkpoint_every);
   if (c->update != UPDATE_STRICT) json_kv_string(w, "update", UPDATES[c->update]);
   json_object_end(w);
+}
+
+/* A token is judged by the part of the vocabulary that it was drawn from.  The trainer finds that part from the logits of
+ * the weights that drew it, so these must be the weights that it trains, and no others have a say. */
+enum rc training_config_check_cut(const struct training_config *c, struct err *err) {
+  const char *name = sampling_cut_name(&c->cut);
+  if (!name) return RC_OK;
+  if (c->update != UPDATE_STRICT)
+    return err_set(err, RC_INVALID, name,
+                   "update '%s' trains on tokens that other weights than the current ones have drawn, which leave out "
+                   "other tokens; update 'strict' can have `%s`",
+                   UPDATES[c->update], name);
+  if ((float)c->kl_coefficient != 0)
+    return err_set(err, RC_INVALID, name,
+                   "the reference of kl_coefficient leaves out other tokens than the policy; expected no `%s`, or "
+                   "kl_coefficient 0",
+                   name);
+  return RC_OK;
 }
 
 /* Checks that the bounds of a field table cannot express: open ends, names, and combinations.  A number counts as
@@ -91,7 +110,7 @@ static enum rc training_config_check(const struct training_config *c, struct err
                    c->temperature);
   if (strcmp(c->objective, "evaluate") != 0 && c->chunk_tokens < 2)
     return err_set(err, RC_INVALID, "chunk_tokens", "expected at least 2 for training, got %d", c->chunk_tokens);
-  return RC_OK;
+  return training_config_check_cut(c, err);
 }
 
 enum rc training_config_read(struct training_config *c, const struct json *value, struct arena *arena,
@@ -121,6 +140,7 @@ enum rc training_config_read(struct training_config *c, const struct json *value
       OPTIONAL_I32("warmup_steps", c->warmup_steps, 0, INT32_MAX),
       OPTIONAL_I32("total_steps", c->total_steps, 0, INT32_MAX),
       OPTIONAL_F64("temperature", c->temperature, WIRE_TEMPERATURE_MAX),
+      SAMPLING_CUT_FIELDS(&c->cut),
       OPTIONAL_I32("chunk_tokens", c->chunk_tokens, 1, LIMIT_SEQUENCE_TOKENS),
       OPTIONAL_I32("checkpoint_every", c->checkpoint_every, 1, LIMIT_ROUNDS),
       OPTIONAL_NAME("update", update),

@@ -73,3 +73,9 @@ enum rc tokenizer_decode_more(const struct tokenizer *t, const int32_t *ids, siz
                               struct buf *out, struct err *err) {
   return put_tokens(t, ids, count, skip_special, false, out, err);
 }
+
+const char *tokenizer_token_text(const struct tokenizer *t, int32_t id, bool skip_special, size_t *len) {
+  const bool has = id >= 0 && id < t->count && !(skip_special && t->tokens[id].special);
+  *len = has ? (size_t)t->tokens[id].bytes_len : 0;
+  return *len > 0 ? t->tokens[id].bytes : NULL;
+}

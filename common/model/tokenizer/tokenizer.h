@@ -48,6 +48,8 @@ enum rc tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t c
 /* The same for ids that continue a text, as a completion continues its prompt: every space is there. */
 enum rc tokenizer_decode_more(const struct tokenizer *t, const int32_t *ids, size_t count, bool skip_special,
                               struct buf *out, struct err *err);
+/* The same bytes of one id, in the tokenizer's memory; NULL and 0 of an id without text. */
+const char *tokenizer_token_text(const struct tokenizer *t, int32_t id, bool skip_special, size_t *len);
 /* The id of an added or vocabulary token by its exact content, -1 when there is none. */
 int32_t tokenizer_id_of(const struct tokenizer *t, const char *content);
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);

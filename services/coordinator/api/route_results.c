@@ -58,6 +58,20 @@ static bool is_stop(const struct run_context *x, int32_t id) {
   return false;
 }
 
+/* Tokens up to the one that completes a stop text, which is counted; 0: none does. */
+static size_t stop_text_end(const struct run_context *x, const struct sample_result *s) {
+  struct stop_state state = {{0}};
+  for (size_t i = 0; x->stops.count > 0 && i < s->token_ids.count; i++)
+    if (stop_texts_end(&x->stops, &state, x->tokenizer, s->token_ids.items[i])) return i + 1;
+  return 0;
+}
+
+/* Does the sample end with a stop token, or with a stop text that its last token completes? */
+static bool has_stopped(const struct run_context *x, const struct sample_result *s) {
+  const size_t n = s->token_ids.count;
+  return n > 0 && (is_stop(x, s->token_ids.items[n - 1]) || stop_text_end(x, s) == n);
+}
+
 /* The vocabulary first, then each stop token: loops without a second condition inside, over the longest part of a
  * result. */
 static enum rc check_tokens(const struct run_context *x, const struct sample_result *s, struct err *err) {
@@ -76,6 +90,10 @@ static enum rc check_tokens(const struct run_context *x, const struct sample_res
                        s->sample, stop, i);
     }
   }
+  const size_t end = stop_text_end(x, s);
+  if (end > 0 && end < n)
+    return err_set(err, RC_INVALID, "samples.token_ids", "sample %d goes on after token %zu completed a stop text",
+                   s->sample, end - 1);
   return RC_OK;
 }
 
@@ -98,9 +116,9 @@ static enum rc check_sample(const struct run_context *x, const struct lease_row 
   if (s->finish == FINISH_ABORT && !handed_back)
     return err_set(err, RC_INVALID, "samples.finish", "sample %d is aborted, but the lease is not handed back",
                    s->sample);
-  if (s->finish == FINISH_STOP && (n == 0 || !is_stop(x, s->token_ids.items[n - 1]))) {
-    return err_set(err, RC_INVALID, "samples.finish", "sample %d stopped, so its last token must be a stop token",
-                   s->sample);
+  if (s->finish == FINISH_STOP && !has_stopped(x, s)) {
+    return err_set(err, RC_INVALID, "samples.finish",
+                   "sample %d stopped, so its last token must be a stop token or complete a stop text", s->sample);
   }
   if (s->finish == FINISH_LENGTH && n != (size_t)g->max_new_tokens) {
     return err_set(err, RC_INVALID, "samples.finish",
@@ -183,7 +201,7 @@ static void finish_by_last_token(const struct run_context *x, const struct group
     size_t n = s->token_ids.count;
     if (s->finish != FINISH_ABORT || n == 0) continue;
     s->digest = NULL; /* of what was sent */
-    if (is_stop(x, s->token_ids.items[n - 1]))
+    if (has_stopped(x, s))
       s->finish = FINISH_STOP;
     else if (n == (size_t)g->max_new_tokens)
       s->finish = FINISH_LENGTH;

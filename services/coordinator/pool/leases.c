@@ -279,7 +279,9 @@ static enum rc lease_describe(struct core *c, const struct open_round *r, const 
   l->sample_count = p->count;
   l->version_min = r->version;
   l->kv = config->kv_recompute ? LEASE_KV_RECOMPUTE : LEASE_KV_KEEP;
+  if (l->purpose != LEASE_EVALUATION || run_evaluates(config)) l->cut = config->sampling.cut;
   l->stop_token_ids = c->context->stop_token_ids;
+  l->stop = config->sampling.stop;
   l->ignore_eos = config->sampling.ignore_eos;
   l->seed = config->seed;
   l->ttl_ms = (int32_t)c->options.lease_ttl_ms;

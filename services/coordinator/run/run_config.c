@@ -122,26 +122,7 @@ static enum rc read_dataset(struct run_config *c, const struct json *v, struct a
 }
 
 static enum rc read_sampling(struct run_config *c, const struct json *v, struct arena *arena, struct err *err) {
-  struct sampling_config *s = &c->sampling;
-  enum rc rc =
-      json_fields(v,
-                  FIELDS({.name = "temperature", .kind = FIELD_F64, .target = &s->temperature, .min = 0, .max = 100},
-                         {.name = "max_new_tokens",
-                          .kind = FIELD_I32,
-                          .target = &s->max_new_tokens,
-                          .min = 1,
-                          .max = LIMIT_NEW_TOKENS},
-                         {.name = "stop_token_ids",
-                          .kind = FIELD_I32_ARRAY,
-                          .target = &s->stop_token_ids,
-                          .min = 0,
-                          .max = LIMIT_VOCABULARY - 1,
-                          .count_max = LIMIT_STOP_TOKENS},
-                         {.name = "ignore_eos", .kind = FIELD_BOOL, .target = &s->ignore_eos}),
-                  UNKNOWN_REFUSED, arena, err);
-  if (rc == RC_OK && s->ignore_eos && s->stop_token_ids.count)
-    rc = err_set(err, RC_INVALID, "ignore_eos", "expected `ignore_eos` or `stop_token_ids`, got both");
-  return in_field(rc, "sampling", err);
+  return in_field(sampling_config_read(&c->sampling, v, arena, err), "sampling", err);
 }
 
 static enum rc read_verifier(struct run_config *c, const struct json *v, struct arena *arena, struct err *err) {
@@ -386,9 +367,11 @@ static enum rc resolve(struct run_config *c, bool has_total_steps, bool has_grou
   if (supervised) {
     reward_rule_of(&c->verifier, VERIFIER_NONE);
     c->training.temperature = 1.0;
+    c->training.cut = (struct sampling_cut){0};
   } else {
     c->publish_every = 1;
-    c->training.temperature = c->sampling.temperature > 0 ? c->sampling.temperature : 1.0;
+    const enum rc rc = sampling_config_resolve(&c->sampling, &c->training, err);
+    if (rc != RC_OK) return rc;
   }
   if (!evaluates && !supervised && !c->verifier.is_sum && c->verifier.terms[0].kind == VERIFIER_NONE)
     return err_set(err, RC_INVALID, "verifier.kind", "reinforcement learning needs a verifier");
@@ -568,10 +551,7 @@ void run_config_write(const struct run_config *c, struct json_writer *w) {
   json_kv_int(w, "lease_samples_max", c->lease_samples_max);
   json_key(w, "sampling");
   json_object_begin(w);
-  json_kv_f64(w, "temperature", c->sampling.temperature);
-  json_kv_int(w, "max_new_tokens", c->sampling.max_new_tokens);
-  json_kv_i32s(w, "stop_token_ids", c->sampling.stop_token_ids.items, c->sampling.stop_token_ids.count);
-  if (c->sampling.ignore_eos) json_kv_bool(w, "ignore_eos", true);
+  sampling_config_write(&c->sampling, w);
   json_object_end(w);
   json_key(w, "verifier");
   json_object_begin(w);

@@ -15,19 +15,13 @@
 #include "services/coordinator/run/curriculum.h"
 #include "services/coordinator/run/evaluation_config.h"
 #include "services/coordinator/run/reading.h"
+#include "services/coordinator/run/sampling_config.h"
 #include "services/coordinator/verifiers/reward.h"
 
 enum run_mode { MODE_SYNC, MODE_PIPELINED, MODE_INFLIGHT };
 /* Which trainable groups a step takes first: those that were complete first, or those that were issued first. */
 enum stream_order { ORDER_COMPLETION, ORDER_SUBMISSION };
 enum filter_kind { FILTER_KEEP, FILTER_SHRINK, FILTER_REFILL };
-
-struct sampling_config {
-  double temperature;              /* training: > 0; evaluate runs and evaluation blocks may use 0 (greedy) */
-  int32_t max_new_tokens;          /* of every sample; a line of the dataset may name fewer for its own */
-  struct json_i32s stop_token_ids; /* empty: the model's eos ids */
-  bool ignore_eos;                 /* no stop ids at all: every sample ends by its length */
-};
 
 /* A file of the dataset. */
 struct dataset_source {

@@ -268,6 +268,8 @@ enum rc run_context_create(struct run_context **out, int64_t run, const char *co
     c->vocabulary = (int32_t)m.vocabulary;
     const struct sampling_config *s = &c->config.sampling;
     c->stop_token_ids = s->stop_token_ids.count || s->ignore_eos ? s->stop_token_ids : m.eos;
+    for (size_t i = 0; i < s->stop.count && rc == RC_OK; i++)
+      rc = stop_texts_add(&c->stops, s->stop.items[i], strlen(s->stop.items[i]), &c->arena, err);
   }
   json_free(config);
   if (rc != RC_OK) {

@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 
 #include "common/base/arena.h"
+#include "common/model/tokenizer/stop_text.h"
 #include "services/coordinator/run/dataset.h"
 #include "services/coordinator/run/run_config.h"
 
@@ -24,6 +25,7 @@ struct run_context {
   struct dataset *evaluation[EVALUATION_SETS_MAX]; /* of each set; NULL: none, or they are never sampled */
   int32_t vocabulary;                   /* the model's: sampled ids lie below */
   struct json_i32s stop_token_ids;      /* empty: the run ignores them */
+  struct stop_texts stops;              /* a sample ends with the token that completes one */
   struct dataset_order writer_order, driver_order;
 };
 

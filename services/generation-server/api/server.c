@@ -24,7 +24,7 @@ enum { HTTP_THREADS = 2, HTTP_DRAIN_MS = 2000, HAND_BACK_MS = 3000 };
 static void on_opened(void *context, struct loaded_model *loaded) {
   struct server *s = context;
   atomic_store(&s->admission.loaded, loaded);
-  if (s->leases) leases_set_engine(s->leases, loaded->engine, loaded->model);
+  if (s->leases) leases_set_engine(s->leases, loaded->engine, loaded->model, loaded->files.tokenizer);
 }
 
 static void on_activated(void *context) {

@@ -157,9 +157,9 @@ void decode_job_free(struct decode_job *job) {
 
 /* A sample that had finished before its lease was handed back comes as a partial like any other: its last token shows
  * that it had. */
-static void finish_if_ended(struct decode_job *job, struct sample *s) {
+static void finish_if_ended(struct decode_job *job, struct sample *s, bool stops) {
   if (s->count == 0) return;
-  if (sample_stops_at(job, s->tokens[s->count - 1]))
+  if (stops)
     s->finish = FINISH_STOP;
   else if (s->count == job->max_new)
     s->finish = FINISH_LENGTH;
@@ -208,17 +208,34 @@ static enum rc take_partial(struct decode_job *job, const struct lease *lease, c
       check_ids("partials.token_ids", p->token_ids.items, (int32_t)p->token_ids.count, m->config.vocabulary, err);
   if (rc == RC_OK) rc = take_spans(job, s, p, err);
   if (rc != RC_OK) return rc;
-  s->count = (int32_t)p->token_ids.count;
-  for (int32_t i = 0; i < s->count; i++) {
+  bool stops = false;
+  for (size_t i = 0; i < p->token_ids.count; i++) {
+    if (stops)
+      return err_set(err, RC_INVALID, "partials", "lease %s: sample %d goes on after it stopped with token %zu",
+                     lease->id, p->sample, i - 1);
     s->tokens[i] = p->token_ids.items[i];
     s->logprobs[i] = p->logprobs.items[i];
+    s->count++;
+    stops = sample_stops(s);
   }
-  finish_if_ended(job, s);
+  finish_if_ended(job, s, stops);
   return RC_OK;
 }
 
+/* Stop texts match across tokens, so the sampler needs the tokens' texts. */
+static enum rc take_stops(struct decode_job *job, const struct lease *lease, const struct tokenizer *tokenizer,
+                          struct err *err) {
+  enum rc rc = RC_OK;
+  if (lease->stop.count > 0 && !tokenizer)
+    return err_set(err, RC_INVALID, "stop", "lease %s has stop texts, and this server has no tokenizer", lease->id);
+  job->tokenizer = tokenizer;
+  for (size_t i = 0; i < lease->stop.count && rc == RC_OK; i++)
+    rc = stop_texts_add(&job->stops, lease->stop.items[i], strlen(lease->stop.items[i]), &job->arena, err);
+  return rc;
+}
+
 enum rc decode_job_of_lease(struct decode_job **out, const struct lease *lease, const struct model *m,
-                            const struct kv_cache *kv, struct err *err) {
+                            const struct tokenizer *tokenizer, const struct kv_cache *kv, struct err *err) {
   *out = NULL;
   if (lease->stop_token_ids.count > LIMIT_STOP_TOKENS || lease->prompt_ids.count > LIMIT_PROMPT_TOKENS)
     return err_set(err, RC_INVALID, NULL, "lease %s has %zu stop ids and %zu prompt ids; the limits are %d and %d",
@@ -249,6 +266,11 @@ enum rc decode_job_of_lease(struct decode_job **out, const struct lease *lease, 
   job->version_max = lease->version_max;
   job->recompute_kv = lease->kv == LEASE_KV_RECOMPUTE;
   job->weights_digest = lease->weights_digest;
+  job->cut = (struct sampling_params){.temperature = lease->temperature,
+                                      .top_k = lease->cut.top_k,
+                                      .top_p = (float)lease->cut.top_p,
+                                      .min_p = (float)lease->cut.min_p};
+  rc = take_stops(job, lease, tokenizer, err);
   for (size_t i = 0; i < lease->partial_count && rc == RC_OK; i++)
     rc = take_partial(job, lease, &lease->partials[i], m, err);
   if (rc != RC_OK) {
@@ -265,6 +287,13 @@ bool sample_stops_at(const struct decode_job *job, int32_t token) {
   for (int i = 0; i < job->stop_count; i++)
     if (job->stop[i] == token) return true;
   return false;
+}
+
+bool sample_stops(struct sample *s) {
+  const struct decode_job *job = s->job;
+  const int32_t token = s->tokens[s->count - 1];
+  if (sample_stops_at(job, token)) return true;
+  return job->stops.count > 0 && stop_texts_end(&job->stops, &s->matching, job->tokenizer, token);
 }
 
 int32_t sample_length(const struct sample *s) { return s->job->prompt_count + s->count; }

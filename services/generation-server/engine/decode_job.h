@@ -19,6 +19,7 @@
 #include "common/base/philox.h"
 #include "common/model/network/kv_cache.h"
 #include "common/model/network/sampler.h"
+#include "common/model/tokenizer/stop_text.h"
 #include "common/wire/lease.h"
 
 /* Which weights something was computed with. */
@@ -48,6 +49,7 @@ struct sample {
   struct digest digest;      /* of the weights active when it ended */
   struct kv_sequence kv;     /* kv.length: positions computed (between steps) */
   int64_t kv_swap;           /* engine->swap when position 0 was computed; later positions are of this swap or later ones */
+  struct stop_state matching; /* how much of the job's stop texts its tokens end with */
   bool kv_used;              /* a token was drawn from it */
   bool recomputing;          /* lost it in its slot when weights were swapped, and has drawn no token since */
 
@@ -85,6 +87,9 @@ struct decode_job {
   int64_t version_reached;          /* of the newest token that it brought: older weights must not continue it */
   bool recompute_kv;                /* keys and values are computed again when weights are swapped */
   struct digest weights_digest;
+  struct sampling_params cut;        /* of a lease: rows are cut before draws, as the trainer's are; all zero: not */
+  struct stop_texts stops;           /* of a lease: a sample ends with the token that completes one */
+  const struct tokenizer *tokenizer; /* borrowed; where there are stop texts */
   struct sample *samples;
   int32_t sample_count, done_count;
   bool raw_logprobs;               /* log-probabilities are those of the distribution before temperature and cuts */
@@ -139,13 +144,18 @@ struct decode_job_spec {
  * (RC_INVALID, with the numbers). */
 enum rc decode_job_create(struct decode_job **out, const struct decode_job_spec *spec, const struct model *m,
                           const struct kv_cache *kv, struct err *err);
-/* A lease, with the tokens that an earlier holder handed back, and their version spans. */
+/* A lease, with the tokens that an earlier holder handed back, and their version spans.  tokenizer: borrowed; NULL: a
+ * lease with stop texts is refused. */
 enum rc decode_job_of_lease(struct decode_job **out, const struct lease *lease, const struct model *m,
-                            const struct kv_cache *kv, struct err *err);
+                            const struct tokenizer *tokenizer, const struct kv_cache *kv, struct err *err);
 /* The samples' pages must have been given back. NULL is fine. */
 void decode_job_free(struct decode_job *job);
 
+/* Is it one of the job's stop tokens? */
 bool sample_stops_at(const struct decode_job *job, int32_t token);
+/* Reads the sample's newest token: a stop token, or the one that completes a stop text, ends it.  Once for every token,
+ * in order. */
+bool sample_stops(struct sample *s);
 /* Positions of a sample: prompt and tokens. */
 int32_t sample_length(const struct sample *s);
 int32_t sample_token_at(const struct sample *s, int32_t position);

@@ -181,7 +181,7 @@ static void take_token(struct engine *e, struct sample *s, const struct draw *d)
   s->count++;
   sample_show(e, s);
   atomic_fetch_add(&e->tokens_sampled, 1);
-  if (sample_stops_at(job, d->token))
+  if (sample_stops(s))
     sample_finish(e, s, FINISH_STOP);
   else if (s->count == job->max_new)
     sample_finish(e, s, FINISH_LENGTH);
@@ -257,11 +257,29 @@ static void add_group(struct engine *e, struct decode_job *job, int row) {
     if (job->samples[i].state != DECODE_DONE && job->samples[i].count == 0) add_draw(e, &job->samples[i], row);
 }
 
+static bool same_cut(const struct sampling_params *a, const struct sampling_params *b) {
+  return a->temperature == b->temperature && a->top_k == b->top_k && a->top_p == b->top_p && a->min_p == b->min_p;
+}
+
+/* Cuts the rows of logits of picks [begin, begin + n), each of them once, before the first draw from it. */
+static void cut_rows(struct engine *e, int begin, int n) {
+  const struct ops *ops = e->model->ops;
+  const int V = e->model->config.vocabulary;
+  for (int i = 0; i < n;) {
+    const struct sampling_params *cut = &e->picks[begin + i].sample->job->cut;
+    int count = 1;
+    while (i + count < n && same_cut(cut, &e->picks[begin + i + count].sample->job->cut)) count++;
+    if (sampling_cuts(cut)) ops->cut(ops, e->logits + (size_t)i * (size_t)V, cut, count, V);
+    i += count;
+  }
+}
+
 static void draw_all(struct engine *e, const void *hidden) {
   for (int begin = 0; begin < e->pick_count; begin += ENGINE_LOGITS_ROWS) {
     const int n = e->pick_count - begin < ENGINE_LOGITS_ROWS ? e->pick_count - begin : ENGINE_LOGITS_ROWS;
     for (int i = 0; i < n; i++) e->pick_rows[i] = e->picks[begin + i].row;
     forward_logits(e->active, hidden, e->pick_rows, n, e->ws, e->logits);
+    cut_rows(e, begin, n);
     for (int i = 0; i < n; i++) {
       const struct pick *pick = &e->picks[begin + i];
       if (pick->judges > 0)

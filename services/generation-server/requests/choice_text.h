@@ -16,7 +16,7 @@
 
 #include "common/model/tokenizer/tokenizer.h"
 #include "services/generation-server/engine/decode_job.h"
-#include "services/generation-server/requests/stop_text.h"
+#include "common/model/tokenizer/stop_text.h"
 
 struct choice {
   struct sample *sample;

@@ -66,6 +66,7 @@ struct leases {
   int samples_live; /* of held leases, not finished */
   struct engine *engine;
   const struct model *model;
+  const struct tokenizer *tokenizer; /* NULL: there is none */
   char worker_id[LIMIT_NAME_MAX]; /* "": not registered */
   uint64_t epoch;
   uint64_t activity; /* counts wake-ups, so that none is missed */
@@ -184,7 +185,7 @@ static void give_back(struct leases *l, struct held *h, const struct err *why) {
 static bool take_lease(struct leases *l, const struct lease *lease, const char *worker_id, uint64_t epoch) {
   struct err err;
   struct decode_job *job = NULL;
-  enum rc rc = decode_job_of_lease(&job, lease, l->model, engine_kv(l->engine), &err);
+  enum rc rc = decode_job_of_lease(&job, lease, l->model, l->tokenizer, engine_kv(l->engine), &err);
   pthread_mutex_lock(&l->mutex);
   struct held *h = hold(l, lease, worker_id, epoch);
   if (h && rc == RC_OK) {
@@ -395,10 +396,12 @@ enum rc leases_start(struct leases **out, const struct leases_options *options, 
   return RC_OK;
 }
 
-void leases_set_engine(struct leases *l, struct engine *engine, const struct model *model) {
+void leases_set_engine(struct leases *l, struct engine *engine, const struct model *model,
+                       const struct tokenizer *tokenizer) {
   pthread_mutex_lock(&l->mutex);
   l->engine = engine;
   l->model = model;
+  l->tokenizer = tokenizer;
   notify(l);
   pthread_mutex_unlock(&l->mutex);
 }

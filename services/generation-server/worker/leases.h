@@ -33,7 +33,8 @@ struct leases_options {
 
 enum rc leases_start(struct leases **out, const struct leases_options *options, struct err *err);
 /* From now on leases can be pulled. */
-void leases_set_engine(struct leases *l, struct engine *engine, const struct model *model);
+void leases_set_engine(struct leases *l, struct engine *engine, const struct model *model,
+                       const struct tokenizer *tokenizer);
 /* A new registration voids everything that was held. */
 void leases_registered(struct leases *l, const char *worker_id, uint64_t epoch);
 /* The answer to the heartbeat that listed `sent` says that ids are lost; leases of the same names granted since are not

@@ -181,6 +181,12 @@ enum rc sampling_run(const struct sampling *s, struct draw *d, const struct leas
         err, RC_INVALID, "temperature",
         "lease %s samples at temperature %.9g, and the engine's log-probabilities are those of the raw logits",
         lease->id, (double)lease->temperature);
+  if (sampling_cut_name(&lease->cut))
+    return err_set(err, RC_INVALID, sampling_cut_name(&lease->cut),
+                   "lease %s leaves tokens out by %s, and the engine leaves out others than the trainer", lease->id,
+                   sampling_cut_name(&lease->cut));
+  if (lease->stop.count > 0)
+    return err_set(err, RC_INVALID, "stop", "lease %s has stop texts; samples of an engine end by tokens", lease->id);
   enum rc rc = enter(s, &held, err);
   if (rc != RC_OK) return rc;
   rc = draw_inside(s, d, lease, &held, arena, err);

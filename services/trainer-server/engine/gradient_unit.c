@@ -206,6 +206,7 @@ enum rc unit_compute(struct learner *l, const struct unit_policies *policies, co
   const int n = unit->count;
   enum rc rc = RC_OK;
   *out = (struct unit_result){.samples = unit->results};
+  learner_set_cut(l, &config->cut);
   if (unit->reference && !unit->brought)
     rc = learner_logprobs(l, policies->reference, samples, n, config->temperature, unit->reference, NULL, err);
   out->compute_us += unit_mark(timeline, CAUSE_COMPUTE);

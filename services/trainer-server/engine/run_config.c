@@ -28,6 +28,9 @@ enum rc run_config_map(const struct training_config *c, struct unit_config *unit
                                  .lr_min_ratio = c->lr_min_ratio,
                                  .grad_scale_log2 = 32};
   *unit = (struct unit_config){.temperature = (float)c->temperature,
+                               .cut = {.top_k = c->cut.top_k,
+                                       .top_p = (float)c->cut.top_p,
+                                       .min_p = (float)c->cut.min_p},
                                .loss = {.clip_low = (float)c->clip_low,
                                         .clip_high = (float)c->clip_high,
                                         .importance_cap = (float)c->importance_cap,

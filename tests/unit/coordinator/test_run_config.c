@@ -74,6 +74,29 @@ static void the_trainer_gets_the_sampling_temperature(void **state) {
   parsed_free(&p);
 }
 
+/* What samplers leave out the trainer leaves out too; where nothing is trained on, or nothing is sampled, it has no say. */
+static void the_trainer_gets_what_samplers_leave_out(void **state) {
+  (void)state;
+  struct parsed p;
+  assert_int_equal(parse(&p, "{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"top_k\":40,\"top_p\":0.95,\"min_p\":0.02},"
+                             "\"training\":{\"top_p\":0.5}}")
+                       ->rc,
+                   RC_OK);
+  assert_true(p.config.training.cut.top_k == 40 && p.config.training.cut.top_p == 0.95 &&
+              p.config.training.cut.min_p == 0.02);
+  parsed_free(&p);
+  assert_int_equal(parse(&p, "{\"dataset\":{\"path\":\"a\"},\"training\":{\"top_p\":0.5}}")->rc, RC_OK);
+  assert_null(sampling_cut_name(&p.config.training.cut));
+  parsed_free(&p);
+  assert_int_equal(parse(&p, "{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"temperature\":0.6,\"top_p\":0.95},"
+                             "\"training\":{\"objective\":\"evaluate\",\"kl_coefficient\":1}}")
+                       ->rc,
+                   RC_OK);
+  assert_null(sampling_cut_name(&p.config.training.cut));
+  assert_true(p.config.sampling.cut.top_p == 0.95);
+  parsed_free(&p);
+}
+
 static void faults_name_their_field(void **state) {
   (void)state;
   const struct {
@@ -135,7 +158,21 @@ static void faults_name_their_field(void **state) {
       {"{\"dataset\":{\"path\":\"a\"},\"group_timeout_ms\":0}", "group_timeout_ms", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"filter\":{\"refill_max\":5000}}", "filter.refill_max", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"temperature\":0}}", "sampling.temperature", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"top_k\":5}}", "sampling.top_k", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"top_k\":-1}}", "sampling.top_k", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"top_p\":0}}", "sampling.top_p", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"min_p\":2}}", "sampling.min_p", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"sampling\":{\"top_p\":0.9}}", "sampling.top_p", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"update\":\"minibatch\",\"groups_per_step\":8,\"sampling\":{\"min_p\":0.1}}",
+       "sampling.min_p", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"kl_coefficient\":0.01},\"sampling\":{\"top_k\":9}}", "sampling.top_k",
+       RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"stop\":\"\"}}", "sampling.stop", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"stop\":[\"a\",\"b\",\"c\",\"d\",\"e\"]}}", "sampling.stop", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"stop\":{\"a\":1}}}", "sampling.stop", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"repetition_penalty\":1.1}}", "sampling.repetition_penalty",
+       RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"logit_bias\":{\"5\":1}}}", "sampling.logit_bias", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"topk\":5}}", "sampling.topk", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"ignore_eos\":1}}", "sampling.ignore_eos", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"ignore_eos\":true,\"stop_token_ids\":[5]}}",
        "sampling.ignore_eos", RC_INVALID},
@@ -228,7 +265,7 @@ static void what_is_written_reads_back_to_the_same_hash(void **state) {
   const char *text =
       "{\"name\":\"x\",\"seed\":\"18446744073709551615\",\"dataset\":{\"path\":\"a\",\"shuffle\":false,\"curriculum\":"
       "{\"rate_max\":0.5,\"pass_reward\":0.25,\"rest_epochs\":3,\"from\":\"r2\"}},\"rounds\":7,"
-      "\"sampling\":{\"temperature\":0.3,\"stop_token_ids\":[5,6]},"
+      "\"sampling\":{\"temperature\":0.3,\"top_k\":7,\"top_p\":0.9,\"stop_token_ids\":[5,6],\"stop\":\"</s>\"},"
       "\"verifier\":{\"kind\":\"countdown\",\"shuffle_rewards\":true},\"filter\":{\"zero_advantage\":\"refill\","
       "\"refill_max\":3},"
       "\"mode\":\"pipelined\",\"frontier\":\"gate\",\"frontier_groups\":4,\"aging_ms\":77,\"group_timeout_ms\":500,"
@@ -250,6 +287,9 @@ static void what_is_written_reads_back_to_the_same_hash(void **state) {
   second.config.curriculum.given = false;
   assert_true(run_config_same_dataset(&first.config, &second.config)); /* the files are the same */
   second.config.curriculum.given = true;
+  assert_int_equal(second.config.training.cut.top_k, 7);
+  assert_int_equal(second.config.sampling.stop.count, 1);
+  assert_string_equal(second.config.sampling.stop.items[0], "</s>");
   assert_int_equal(run_pass_timeout_ms(&second.config), 250);
   run_config_hash(&first.config, &a);
   run_config_hash(&second.config, &b);
@@ -558,6 +598,7 @@ int main(void) {
       cmocka_unit_test(defaults_are_resolved),
       cmocka_unit_test(inflight_has_defaults_of_its_own),
       cmocka_unit_test(the_trainer_gets_the_sampling_temperature),
+      cmocka_unit_test(the_trainer_gets_what_samplers_leave_out),
       cmocka_unit_test(faults_name_their_field),
       cmocka_unit_test(ignoring_eos_is_written_only_when_it_is_asked_for),
       cmocka_unit_test(a_penalty_of_long_samples_is_optional),

@@ -125,7 +125,7 @@ static struct decode_job *submit_granted(struct stage *st, struct granted *g) {
   struct err err = {0};
   struct decode_job *job;
   g->outcome = (struct outcome){0};
-  if (decode_job_of_lease(&job, &g->lease, st->rig.model, engine_kv(st->rig.engine), &err) != RC_OK)
+  if (decode_job_of_lease(&job, &g->lease, st->rig.model, NULL, engine_kv(st->rig.engine), &err) != RC_OK)
     fail_msg("%s", err.message);
   job->context = &g->outcome;
   job->done = keep_outcome;
@@ -704,7 +704,7 @@ static void lying_spans_are_refused(void **state) {
         .token_ids = {tokens, 3}, .logprobs = {logprobs, 3}, .spans = spans, .span_count = 2};
     g.lease.partials = &partial;
     g.lease.partial_count = 1;
-    if (decode_job_of_lease(&job, &g.lease, st.rig.model, engine_kv(st.rig.engine), &err) != RC_INVALID)
+    if (decode_job_of_lease(&job, &g.lease, st.rig.model, NULL, engine_kv(st.rig.engine), &err) != RC_INVALID)
       fail_msg("case %zu was accepted", i);
   }
   stage_close(&st);

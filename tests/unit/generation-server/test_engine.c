@@ -192,7 +192,7 @@ static void submit_lease(struct rig *r, const struct lease *lease, struct outcom
   struct err err = {0};
   struct decode_job *job;
   memset(o, 0, sizeof *o);
-  if (decode_job_of_lease(&job, lease, r->model, engine_kv(r->engine), &err) != RC_OK) fail_msg("%s", err.message);
+  if (decode_job_of_lease(&job, lease, r->model, NULL, engine_kv(r->engine), &err) != RC_OK) fail_msg("%s", err.message);
   job->context = o;
   job->done = keep_outcome;
   assert_int_equal(engine_submit(r->engine, job, &err), RC_OK);
@@ -268,19 +268,125 @@ static void lying_partials_are_refused(void **state) {
   struct partial_sample partials[2] = {{.sample = 2, .token_ids = {ids, 1}, .logprobs = {logprobs, 1}}};
   lease.partials = partials;
   lease.partial_count = 1;
-  assert_int_equal(decode_job_of_lease(&job, &lease, rig.model, engine_kv(rig.engine), &err),
+  assert_int_equal(decode_job_of_lease(&job, &lease, rig.model, NULL, engine_kv(rig.engine), &err),
                    RC_INVALID); /* not one of the lease's */
   partials[0].sample = 1;
   partials[0].token_ids.count = 2;
-  assert_int_equal(decode_job_of_lease(&job, &lease, rig.model, engine_kv(rig.engine), &err),
+  assert_int_equal(decode_job_of_lease(&job, &lease, rig.model, NULL, engine_kv(rig.engine), &err),
                    RC_INVALID); /* one log-probability too few */
   partials[0].logprobs.count = 2;
-  assert_int_equal(decode_job_of_lease(&job, &lease, rig.model, engine_kv(rig.engine), &err),
+  assert_int_equal(decode_job_of_lease(&job, &lease, rig.model, NULL, engine_kv(rig.engine), &err),
                    RC_INVALID); /* id outside the vocabulary */
   partials[0].token_ids.count = partials[0].logprobs.count = 1;
   partials[1] = partials[0];
   lease.partial_count = 2;
-  assert_int_equal(decode_job_of_lease(&job, &lease, rig.model, engine_kv(rig.engine), &err), RC_INVALID); /* twice */
+  assert_int_equal(decode_job_of_lease(&job, &lease, rig.model, NULL, engine_kv(rig.engine), &err), RC_INVALID); /* twice */
+  rig_close(&rig);
+}
+
+/* A draw of a lease with cuts is of what is kept, whoever is decoded beside it; its log-probability is renormalized.  Where
+ * one token is kept it is the likeliest, with log-probability 0. */
+static void leases_draw_from_what_a_cut_keeps(void **state) {
+  (void)state;
+  static struct outcome alone, beside, other, greedy, one;
+  struct rig rig;
+  int32_t prompt[32];
+  rig_open(&rig, 1, 64, 16, 8);
+  struct lease lease = lease_of(&rig, prompt, OUTCOME_SAMPLES_MAX), uncut = lease;
+  lease.cut = (struct sampling_cut){.top_k = 30, .top_p = 0.8};
+  submit_lease(&rig, &lease, &alone);
+  run_until_idle(&rig);
+  rig_close(&rig);
+  rig_open(&rig, 8, 64, 16, 8);
+  submit_lease(&rig, &uncut, &other);
+  submit_lease(&rig, &lease, &beside);
+  lease.cut = (struct sampling_cut){.top_k = 1};
+  submit_lease(&rig, &lease, &one);
+  lease.purpose = LEASE_EVALUATION;
+  lease.temperature = 0;
+  submit_lease(&rig, &lease, &greedy);
+  run_until_idle(&rig);
+  assert_same_outcome(&alone, &beside);
+  assert_int_equal(one.sample[0].count, greedy.sample[0].count);
+  assert_memory_equal(one.sample[0].tokens, greedy.sample[0].tokens, (size_t)one.sample[0].count * sizeof(int32_t));
+  for (int i = 0; i < one.sample[0].count; i++) assert_true(one.sample[0].logprobs[i] == 0);
+  assert_true(greedy.sample[0].logprobs[0] < 0);
+  int same = 0; /* the first draws are of one distribution: the same token then has a higher log-probability */
+  for (int i = 0; i < OUTCOME_SAMPLES_MAX; i++) {
+    if (alone.sample[i].tokens[0] != other.sample[i].tokens[0]) continue;
+    assert_true(alone.sample[i].logprobs[0] > other.sample[i].logprobs[0]);
+    same++;
+  }
+  assert_true(same > 0);
+  rig_close(&rig);
+}
+
+/* Where the text of a sample completes a stop text first, across tokens; 0: nowhere. */
+static int32_t stop_in(const struct tokenizer *t, const int32_t *tokens, int32_t count, const char *stop) {
+  struct buf text = BUF_INIT;
+  int32_t end = 0;
+  for (int32_t i = 0; i < count && end == 0; i++) {
+    assert_int_equal(tokenizer_decode_more(t, &tokens[i], 1, true, &text, NULL), RC_OK);
+    if (text.len > 0 && strstr(text.data, stop)) end = i + 1;
+  }
+  buf_free(&text);
+  return end;
+}
+
+/* A lease's sample ends with the token that completes a stop text, also when an earlier holder had begun the text. */
+static void a_stop_text_ends_a_lease_s_sample(void **state) {
+  (void)state;
+  static struct outcome whole, stopped, resumed;
+  struct rig rig;
+  struct tokenizer *t = NULL;
+  struct err err = {0};
+  struct decode_job *job;
+  int32_t prompt[32];
+  char stop[3] = {0};
+  rig_open(&rig, 8, 64, 16, 8);
+  if (tokenizer_load(&t, "deploy/demo/model/tokenizer.json", &err) != RC_OK) fail_msg("%s", err.message);
+  struct lease lease = lease_of(&rig, prompt, 1);
+  submit_lease(&rig, &lease, &whole);
+  run_until_idle(&rig);
+  const int32_t *tokens = whole.sample[0].tokens;
+  int32_t end = 0;
+  for (int32_t at = 10; end == 0; at++) { /* two tokens of one byte each, where they first stand side by side */
+    size_t first, second;
+    assert_in_range(at, 10, whole.sample[0].count - 3);
+    const char *a = tokenizer_token_text(t, tokens[at], true, &first), *b = tokenizer_token_text(t, tokens[at + 1], true, &second);
+    if (first != 1 || second != 1 || !*a || !*b) continue;
+    stop[0] = *a;
+    stop[1] = *b;
+    end = stop_in(t, tokens, whole.sample[0].count, stop);
+  }
+  const char *stops[] = {"never seen", stop};
+  lease.stop = (struct stop_strings){stops, 2};
+  assert_int_equal(decode_job_of_lease(&job, &lease, rig.model, NULL, engine_kv(rig.engine), &err), RC_INVALID);
+  assert_string_equal(err.field, "stop");
+  struct partial_sample partial = {.token_ids = {whole.sample[0].tokens, (size_t)end - 1},
+                                   .logprobs = {whole.sample[0].logprobs, (size_t)end - 1}};
+  for (int resume = 0; resume < 2; resume++) {
+    struct outcome *o = resume ? &resumed : &stopped;
+    memset(o, 0, sizeof *o);
+    assert_int_equal(decode_job_of_lease(&job, &lease, rig.model, t, engine_kv(rig.engine), &err), RC_OK);
+    job->context = o;
+    job->done = keep_outcome;
+    assert_int_equal(engine_submit(rig.engine, job, &err), RC_OK);
+    run_until_idle(&rig);
+    assert_int_equal(o->sample[0].count, end);
+    assert_int_equal(o->sample[0].finish, FINISH_STOP);
+    assert_memory_equal(o->sample[0].tokens, tokens, (size_t)end * sizeof *tokens);
+    lease.partials = &partial;
+    lease.partial_count = 1;
+  }
+  partial.token_ids.count = partial.logprobs.count = (size_t)end; /* ended: nothing is left to do */
+  assert_int_equal(decode_job_of_lease(&job, &lease, rig.model, t, engine_kv(rig.engine), &err), RC_OK);
+  assert_int_equal(job->samples[0].state, DECODE_DONE);
+  assert_int_equal(job->samples[0].finish, FINISH_STOP);
+  decode_job_free(job);
+  partial.token_ids.count = partial.logprobs.count = (size_t)end + 1;
+  assert_int_equal(decode_job_of_lease(&job, &lease, rig.model, t, engine_kv(rig.engine), &err), RC_INVALID);
+  tokenizer_free(t);
   rig_close(&rig);
 }
 
@@ -537,6 +643,8 @@ int main(void) {
       cmocka_unit_test(handed_back_tokens_are_continued),
       cmocka_unit_test(finished_partials_need_no_work),
       cmocka_unit_test(lying_partials_are_refused),
+      cmocka_unit_test(leases_draw_from_what_a_cut_keeps),
+      cmocka_unit_test(a_stop_text_ends_a_lease_s_sample),
       cmocka_unit_test(a_lease_on_other_weights_goes_back),
       cmocka_unit_test(activation_voids_leases_and_lets_requests_run_through),
       cmocka_unit_test(relabelling_changes_the_version_only),

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "services/generation-server/requests/stop_text.h"
+#include "common/model/tokenizer/stop_text.h"
 
 enum { TRIALS = 20000, INPUT_MAX = 40 };
 

@@ -149,7 +149,7 @@ static void test_swaps_allocate_nothing(void **state) {
                               .temperature = 1,
                               .max_new_tokens = MAX_NEW,
                               .prompt_ids = {prompt, 20}};
-  assert_int_equal(decode_job_of_lease(&job, &lease, rig.model, engine_kv(rig.engine), &err), RC_OK);
+  assert_int_equal(decode_job_of_lease(&job, &lease, rig.model, NULL, engine_kv(rig.engine), &err), RC_OK);
   job->context = &leased;
   job->done = keep_outcome;
   assert_int_equal(engine_submit(rig.engine, job, &err), RC_OK);

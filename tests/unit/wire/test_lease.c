@@ -47,6 +47,19 @@ static const struct message endless_message = {
     .again = again_lease_answer,
     .optional = {"partials"},
     .nullable = {"current"}};
+static const struct message cut_message = {
+    .name = "lease_answer with cuts and stop texts",
+    .json =
+        "{\"epoch\":3,\"leases\":[{\"id\":\"r7.12.3.0-0\",\"fence\":1,\"run\":\"r7\",\"group\":\"r7.12.3\","
+        "\"purpose\":\"training\",\"round\":12,\"group_ordinal\":3,\"sample_first\":0,\"sample_count\":1,"
+        "\"version_min\":12,\"version_max\":12,\"weights_digest\":\"" DIGEST_A
+        "\",\"temperature\":1,\"top_k\":40,\"top_p\":0.95,\"min_p\":0.02,\"max_new_tokens\":64,"
+        "\"stop_token_ids\":[5],\"stop\":[\"</answer>\",\"\\n\\n\"],\"seed\":7,\"ttl_ms\":30000,\"prompt_ids\":[1],"
+        "\"partials\":[]}],\"current\":{\"run\":\"r7\",\"version\":12,\"digest\":\"" DIGEST_A
+        "\",\"trainer_url\":\"http://trainer:8082\"}}",
+    .again = again_lease_answer,
+    .optional = {"partials", "top_k", "top_p", "min_p", "stop"},
+    .nullable = {"current"}};
 static const struct message result_message = {
     .name = "lease_result",
     .json = "{\"worker_id\":\"w3\",\"epoch\":3,\"fence\":2,\"loaded_digest\":\"" DIGEST_A
@@ -70,8 +83,8 @@ static const struct message stale_message = {
 static const struct message result_answer_message = {
     .name = "lease_result_answer", .json = "{\"repeated\":true}", .again = again_lease_result_answer};
 
-static const struct message *const all[] = {&request_message, &answer_message, &endless_message, &result_message,
-                                            &stale_message,   &result_answer_message};
+static const struct message *const all[] = {&request_message, &answer_message, &endless_message, &cut_message,
+                                            &result_message,  &stale_message,  &result_answer_message};
 
 static void every_message_reads_back_as_it_was_written(void **state) {
   (void)state;
@@ -81,6 +94,18 @@ static void every_message_reads_back_as_it_was_written(void **state) {
 static void every_spoilt_member_is_refused(void **state) {
   (void)state;
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) message_check_spoilt(all[i]);
+}
+
+static void cuts_and_stop_texts_are_bounded(void **state) {
+  (void)state;
+  const struct message *m = &cut_message;
+  message_check_refused(m, "\"top_k\":40", "\"top_k\":-1", "leases[0].top_k");
+  message_check_refused(m, "\"top_p\":0.95", "\"top_p\":0", "leases[0].top_p");
+  message_check_refused(m, "\"top_p\":0.95", "\"top_p\":1.5", "leases[0].top_p");
+  message_check_refused(m, "\"min_p\":0.02", "\"min_p\":1.5", "leases[0].min_p");
+  message_check_refused(m, "[\"</answer>\",", "[\"\",", "leases[0].stop");
+  message_check_refused(m, "[\"</answer>\",", "[7,", "leases[0].stop");
+  message_check_refused(m, "[\"</answer>\",", "[\"a\",\"b\",\"c\",\"d\",", "leases[0].stop");
 }
 
 static void a_lease_says_what_can_be_sampled(void **state) {
@@ -372,6 +397,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_message_reads_back_as_it_was_written),
       cmocka_unit_test(every_spoilt_member_is_refused),
+      cmocka_unit_test(cuts_and_stop_texts_are_bounded),
       cmocka_unit_test(a_lease_says_what_can_be_sampled),
       cmocka_unit_test(a_lease_says_which_versions_drew_the_tokens_that_it_continues),
       cmocka_unit_test(an_evaluation_lease_may_be_greedy),

@@ -7,8 +7,8 @@
  *
  * Immutable once all texts were added, so any thread may match; the state is the caller's.  Allocates in the arena
  * only. */
-#ifndef LEASEHOLD_GENERATION_SERVER_REQUESTS_STOP_TEXT_H
-#define LEASEHOLD_GENERATION_SERVER_REQUESTS_STOP_TEXT_H
+#ifndef LEASEHOLD_MODEL_TOKENIZER_STOP_TEXT_H
+#define LEASEHOLD_MODEL_TOKENIZER_STOP_TEXT_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,6 +17,7 @@
 #include "common/base/arena.h"
 #include "common/base/limits.h"
 #include "common/base/rc.h"
+#include "common/model/tokenizer/tokenizer.h"
 
 struct stop_texts {
   int count;
@@ -39,5 +40,8 @@ size_t stop_texts_feed(const struct stop_texts *s, struct stop_state *state, con
                        size_t *used);
 /* Bytes at the end of the input with which a stop text may begin. */
 size_t stop_texts_held(const struct stop_texts *s, const struct stop_state *state);
+/* Reads a token of a completion, without special tokens' texts: does it complete a stop text?  How leases' samples end:
+ * sampler and coordinator agree on it. */
+bool stop_texts_end(const struct stop_texts *s, struct stop_state *state, const struct tokenizer *t, int32_t token);
 
 #endif

@@ -1,5 +1,5 @@
 /* Matches stop texts byte by byte, each with its own automaton (Knuth, Morris, Pratt). */
-#include "services/generation-server/requests/stop_text.h"
+#include "common/model/tokenizer/stop_text.h"
 
 _Static_assert(LIMIT_STOP_TEXT_BYTES <= UINT16_MAX, "positions in a stop text fit 16 bits");
 
@@ -52,4 +52,10 @@ size_t stop_texts_held(const struct stop_texts *s, const struct stop_state *stat
   for (int k = 0; k < s->count; k++)
     if (state->matched[k] > held) held = state->matched[k];
   return held;
+}
+
+bool stop_texts_end(const struct stop_texts *s, struct stop_state *state, const struct tokenizer *t, int32_t token) {
+  size_t len, used;
+  const char *bytes = tokenizer_token_text(t, token, true, &len);
+  return stop_texts_feed(s, state, bytes, len, &used) > 0;
 }
