@@ -64,21 +64,14 @@ void training_config_write(const struct training_config *c, struct json_writer *
 }
 
 /* A token is judged by the part of the vocabulary that it was drawn from.  The trainer finds that part from the logits of
- * the weights that drew it, so these must be the weights that it trains, and no others have a say. */
+ * the weights that drew it, so these must be the weights that it trains. */
 enum rc training_config_check_cut(const struct training_config *c, struct err *err) {
   const char *name = sampling_cut_name(&c->cut);
-  if (!name) return RC_OK;
-  if (c->update != UPDATE_STRICT)
-    return err_set(err, RC_INVALID, name,
-                   "update '%s' trains on tokens that other weights than the current ones have drawn, which leave out "
-                   "other tokens; update 'strict' can have `%s`",
-                   UPDATES[c->update], name);
-  if ((float)c->kl_coefficient != 0)
-    return err_set(err, RC_INVALID, name,
-                   "the reference of kl_coefficient leaves out other tokens than the policy; expected no `%s`, or "
-                   "kl_coefficient 0",
-                   name);
-  return RC_OK;
+  if (!name || c->update == UPDATE_STRICT) return RC_OK;
+  return err_set(err, RC_INVALID, name,
+                 "update '%s' trains on tokens that other weights than the current ones have drawn, which leave out "
+                 "other tokens; update 'strict' can have `%s`",
+                 UPDATES[c->update], name);
 }
 
 /* Checks that the bounds of a field table cannot express: open ends, names, and combinations.  A number counts as

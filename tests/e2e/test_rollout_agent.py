@@ -232,6 +232,19 @@ def test_an_agent_that_stops_hands_its_leases_back(pool):
     assert status["history"][0]["exact"], "it had no part in what was trained on"
 
 
+@pytest.mark.parametrize("sampling, why", [({"top_p": 0.9}, "leaves tokens out by top_p"), ({"stop": "7"}, "has stop texts")])
+def test_what_an_engine_may_see_otherwise_is_refused(pool, sampling, why):
+    """What it leaves out, and where it finds a text to end, need not be what the trainer and the coordinator do: such leases are for servers of ours."""
+    pool.add_engine("vllm", "--slots", 2)
+    made = config(rounds=1)
+    made["sampling"].update(sampling)
+    run = pool.create_run(made)
+    pool.agent.wait_log(f"lease .* is handed back: .* {why}")
+    assert not pool.engine.requests
+    pool.add_server("gen", "--slots", 8)
+    assert pool.wait(run)["history"][0]["exact"]
+
+
 def test_log_probabilities_of_raw_logits_are_no_behaviour_at_another_temperature(pool):
     """vLLM's are, by default: such leases are refused for good, with the reason; told that they are processed, the agent takes them."""
     pool.add_engine("vllm", "--slots", 2)

@@ -204,11 +204,13 @@ enum rc unit_compute(struct learner *l, const struct unit_policies *policies, co
                      struct err *err) {
   const struct train_sample *samples = unit->samples;
   const int n = unit->count;
+  const struct sampling_params whole = {0};
   enum rc rc = RC_OK;
   *out = (struct unit_result){.samples = unit->results};
-  learner_set_cut(l, &config->cut);
+  learner_set_cut(l, &whole); /* the reference has its whole vocabulary: it says something about every token */
   if (unit->reference && !unit->brought)
     rc = learner_logprobs(l, policies->reference, samples, n, config->temperature, unit->reference, NULL, err);
+  learner_set_cut(l, &config->cut);
   out->compute_us += unit_mark(timeline, CAUSE_COMPUTE);
   if (rc == RC_OK && policies->behaviour) {
     rc = learner_logprobs(l, policies->behaviour, samples, n, config->temperature, unit->logprob, NULL, err);

@@ -20,7 +20,7 @@
 struct unit_config {
   struct loss_config loss;
   float temperature;
-  struct sampling_params cut; /* what the sampler left out; its temperature is not read */
+  struct sampling_params cut; /* what the sampler left out; its temperature is not read.  Not of the reference */
 };
 
 /* Whose log-probabilities a unit needs. */

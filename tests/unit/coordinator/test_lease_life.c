@@ -153,6 +153,44 @@ static void a_result_that_does_not_fit_its_lease_is_refused(void **state) {
   assert_int_equal(put_result(f, &l, &r, NULL, NULL), RC_OK); /* the refused results have changed nothing */
 }
 
+static void shorten(struct sample_result *s, size_t tokens) {
+  s->token_ids.count = s->logprobs.count = tokens;
+  s->segments[0].count = s->spans[0].count = (int32_t)tokens;
+}
+
+/* With stop texts a sample ends with the token that completes one: neither before nor after, and handed back as well. */
+static void a_sample_ends_with_the_token_that_completes_a_stop_text(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease_answer a;
+  struct err err = {0};
+  post_run(f, "{\"rounds\":2,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"groups_per_round\":3,"
+              "\"samples_per_group\":4,\"sampling\":{\"max_new_tokens\":8,\"top_p\":0.75,\"stop\":[\"34\",\"absent\"]},"
+              "\"training\":{\"objective\":\"grpo\"}}");
+  register_server(f, &s, "gen-1");
+  poll_leases(f, &s, 4, &a);
+  struct lease l = a.leases[0];
+  assert_int_equal(l.stop.count, 2);
+  assert_string_equal(l.stop.items[0], "34");
+  assert_true(l.cut.top_p == 0.75 && l.cut.top_k == 0 && l.cut.min_p == 0);
+  struct lease_result r = make_result_of_length(f, &s, &l, 5, FINISH_STOP); /* "01234" "12345" "23456" "34567" */
+  expect_refused(f, &l, &r, RC_INVALID, "token_ids");                       /* the second goes on */
+  for (int i = 0; i < 4; i++) shorten(&r.samples[i], (size_t)(5 - i));
+  shorten(&r.samples[3], 1);
+  expect_refused(f, &l, &r, RC_INVALID, "finish"); /* the last has not stopped */
+  shorten(&r.samples[3], 2);
+  r.handed_back = true;
+  for (int i = 0; i < 4; i++) r.samples[i].finish = FINISH_ABORT;
+  shorten(&r.samples[0], 4);
+  if (put_result(f, &l, &r, NULL, &err) != RC_OK) fail_msg("%s: %s", err.field, err.message);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM samples WHERE group_ordinal = 0 AND state = 2 AND finish = 0"), 3);
+  poll_leases(f, &s, 1, &a); /* "0123" waits to be continued */
+  assert_int_equal(a.leases[0].sample_first, 0);
+  assert_int_equal(a.leases[0].partials[0].token_ids.count, 4);
+  r = make_result_of_length(f, &s, &a.leases[0], 5, FINISH_STOP);
+  if (put_result(f, &a.leases[0], &r, NULL, &err) != RC_OK) fail_msg("%s: %s", err.field, err.message);
+}
+
 static void samples_of_a_lost_worker_are_issued_again_with_a_higher_fence(void **state) {
   struct fixture *f = *state;
   struct fake_server s, again;
@@ -496,6 +534,7 @@ int main(void) {
       CASE(a_server_with_other_weights_is_told_at_once_and_gets_nothing),
       CASE(a_repeated_result_is_fine_and_another_one_is_nondeterminism),
       CASE(a_result_that_does_not_fit_its_lease_is_refused),
+      CASE(a_sample_ends_with_the_token_that_completes_a_stop_text),
       CASE(samples_of_a_lost_worker_are_issued_again_with_a_higher_fence),
       CASE(an_expired_lease_is_gone),
       CASE(heartbeats_renew_leases_and_name_the_lost),

@@ -164,8 +164,6 @@ static void faults_name_their_field(void **state) {
       {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"sampling\":{\"top_p\":0.9}}", "sampling.top_p", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"update\":\"minibatch\",\"groups_per_step\":8,\"sampling\":{\"min_p\":0.1}}",
        "sampling.min_p", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"kl_coefficient\":0.01},\"sampling\":{\"top_k\":9}}", "sampling.top_k",
-       RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"stop\":\"\"}}", "sampling.stop", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"stop\":[\"a\",\"b\",\"c\",\"d\",\"e\"]}}", "sampling.stop", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"stop\":{\"a\":1}}}", "sampling.stop", RC_INVALID},

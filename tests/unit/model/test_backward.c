@@ -321,6 +321,33 @@ static void test_cut_rows_have_the_same_bits_everywhere(void **state) {
   free(expected);
 }
 
+/* With rows cut as without: logits that are computed again for the backward pass are cut again. */
+static void test_chunks_of_cut_rows_only_change_the_order_of_sums(void **state) {
+  (void)state;
+  const struct model_config c = tiny_config(true);
+  struct unit u;
+  struct bench b;
+  float *grads[2], logprob[TOTAL_MAX];
+  make_unit(&u, c.vocabulary);
+  assert_true(u.scored_count > HEAD_ROWS);
+  assert_true(bench_open(&b, &c, FORMAT_F32, NULL, 2));
+  struct weights *w = random_weights(b.model, true, 4);
+  for (int many = 0; many < 2; many++) {
+    struct learner *l = NULL;
+    grads[many] = calloc(b.model->params.elements, sizeof **grads);
+    assert_int_equal(learner_create(&l, b.model, &(struct learner_options){.chunk_tokens = many ? 150 : 512}, NULL), RC_OK);
+    learner_set_cut(l, &(struct sampling_params){.top_p = 0.8f});
+    assert_int_equal(learner_gradients(l, w, u.samples, u.count, 1, cut_loss, NULL, grads[many], logprob, NULL), RC_OK);
+    learner_free(l);
+  }
+  const double distance = relative_distance(grads[0], grads[1], b.model->params.elements);
+  if (!(distance < 1e-5)) fail_msg("the gradients are %g apart", distance);
+  free(grads[0]);
+  free(grads[1]);
+  weights_free(w);
+  bench_close(&b);
+}
+
 /* The gradient along itself agrees with a central difference of the renormalized log-probabilities.  Only tokens well
  * inside of what is kept are scored; where the border moves, equal logits change places, and the sums do not jump. */
 static void test_the_gradient_of_cut_rows_by_difference(void **state) {
@@ -457,6 +484,7 @@ int main(void) {
       cmocka_unit_test(test_chunks_only_change_the_order_of_sums),
       cmocka_unit_test(test_every_tensor_by_difference),
       cmocka_unit_test(test_cut_rows_have_the_same_bits_everywhere),
+      cmocka_unit_test(test_chunks_of_cut_rows_only_change_the_order_of_sums),
       cmocka_unit_test(test_the_gradient_of_cut_rows_by_difference),
       cmocka_unit_test(test_unscored_tokens_leave_no_gradient),
       cmocka_unit_test(test_a_flipped_weight_bit_is_seen),

@@ -549,6 +549,17 @@ static void cut_case(const struct machine *m, const struct sampling_params *cut,
     same_floats(m, "a cut row's log-probability", &logprob, &want_logprob, 1);
     same_floats(m, "a cut row's entropy", &entropy, &want_entropy, 1);
     assert_true(isfinite(entropy) && isfinite(logprob) == isfinite(want[t * V + target[t]]));
+    /* The gradient: that of a softmax over what is kept, and nothing where the entry is left out. */
+    float dlogprob = isfinite(logprob) ? 0.75f : 0.0f;
+    void *dlogits = new_operands(m, (size_t)V);
+    o->logprob_backward(o, dlogits, &dlogprob, got + t * V, &lse, target + t, cut->temperature, 1, V);
+    for (int v = 0; v < V; v++) {
+      const double p = isfinite(want[t * V + v]) ? exp((double)z[v] - (double)max) / (double)S : 0;
+      const double slope = 0.75 * ((v == target[t]) - p) / (double)cut->temperature;
+      const float told = operand_at(m, dlogits, (size_t)v);
+      if (dlogprob > 0) assert_true(fabs((double)told - slope) < (m->bf16 ? 5e-3 : 1e-6));
+      if (!isfinite(want[t * V + v])) assert_true(told == 0);
+    }
     struct draw d = {.row = 0, .temperature = cut->temperature, .u = (float)(random_u32() >> 8) * 0x1p-24f + 0x1p-25f};
     o->sample(o, &d, 1, got + t * V, V);
     assert_true(isfinite(want[t * V + d.token]) && isfinite(d.logprob));
