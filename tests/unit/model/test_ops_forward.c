@@ -579,6 +579,26 @@ static void cut_on(const struct machine *m) {
     cut_case(m, &cut, widths[i % 6]);
     guarded_free_all();
   }
+  static const struct sampling_params wide[] = {{1, 0, 0.9f, 0}, {1, 3, 1, 0}, {1, 0, 0.5f, 0.4f}};
+  for (int i = 0; i < 3; i++) { /* more equal entries than a kernel may look at alone */
+    enum { WIDE = 20000 };
+    float *even = zeros(WIDE);
+    for (int v = 0; v < WIDE; v += 7) even[v] = -30.0f;
+    o->cut(o, even, &wide[i], 1, WIDE);
+    int kept = 0, last = 0;
+    for (int v = 0; v < WIDE; v++)
+      if (isfinite(even[v])) kept++, last = v;
+    const int all = WIDE - (WIDE + 6) / 7, want = i == 0 ? (int)ceil(0.9 * all) : i == 1 ? 3 : all / 2;
+    assert_int_equal(kept, want);
+    assert_int_equal(last, want + (want - 1) / 6); /* the lowest of equals */
+  }
+  enum { FAR = 3000 }; /* a share that is reached only with entries far below the largest */
+  float *steep = zeros(FAR), *want = zeros(FAR);
+  steep[5] = 14.0f;
+  lit_cut(want, steep, 1, 0, 0.9995f, 0, FAR);
+  o->cut(o, steep, &(struct sampling_params){.temperature = 1, .top_p = 0.9995f}, 1, FAR);
+  same_floats(m, "a share of what is far below", steep, want, FAR);
+  assert_true(steep[0] == 0 && isinf(steep[FAR - 1]));
   const struct sampling_params cut = {.temperature = 1, .top_k = 2, .top_p = 1};
   float ties[5] = {3, 7, 7, 7, -1}, endless[3] = {1, HUGE_VALF, 0}, odd[4] = {NAN, 2, 1, 0};
   o->cut(o, ties, &cut, 1, 5);

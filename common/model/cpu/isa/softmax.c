@@ -100,12 +100,25 @@ void ISA_NAME(logprob_backward)(const void *args, size_t begin, size_t end, void
 
 /* --- cuts --- */
 
-enum { CUT_LEVELS = 3, CUT_BINS = 1 << 11 }; /* 11, 11 and 10 bits of an entry's key */
+enum {
+  CUT_LEVELS = 3, /* 11, 11 and 10 bits of an entry's key */
+  CUT_BINS = 1 << 11,
+  CUT_LISTED = 1 << 14 /* entries that are looked at alone, where these are enough */
+};
+/* Listed is what has z so far below the largest, and above: at first, and where there is no room for so many. */
+#define CUT_REACH     12.0f
+#define CUT_REACH_MIN 1.5f
 
 /* Entries by one level of their keys. */
 struct cut_bins {
   int64_t weight[CUT_BINS]; /* sum of p in units of 2^-40 */
   int32_t count[CUT_BINS];
+};
+
+struct cut_entry {
+  uint32_t key;
+  int32_t at;
+  float logit, p;
 };
 
 /* What the order of a row is made of; weighted: the bins' weights are wanted. */
@@ -114,6 +127,8 @@ struct cut_row {
   float temperature, max;
   int V;
   bool weighted;
+  const struct cut_entry *list; /* [listed] the beginning of the order, by index; NULL: the whole row is looked at */
+  int listed;
 };
 
 /* The beginning of the order that is kept: every entry of a larger key, and the first `equals` of those of this key. */
@@ -121,6 +136,11 @@ struct beginning {
   uint32_t key;
   int64_t equals;
   int64_t weight; /* of all these, where the row is weighted */
+};
+
+struct cut_scratch {
+  struct cut_bins bins;
+  struct cut_entry list[CUT_LISTED];
 };
 
 INLINE float z_one(float logit, float temperature) { return temperature == 1.0f ? logit : logit / temperature; }
@@ -136,49 +156,62 @@ INLINE uint32_t order_key(float logit, float temperature) {
 
 INLINE int64_t cut_weight(float p) { return p > 0.0f ? (int64_t)(p * 0x1p40f) : 0; }
 
-/* All entries, by the first 11 bits. */
-static void fill_first(struct cut_bins *bins, const struct cut_row *r) {
-  float p[BLOCK] = {0};
-  memset(bins, 0, sizeof *bins);
+/* Lists what lies within reach of the largest; returns how much that is, more than CUT_LISTED where there is no room. */
+static int list_entries(struct cut_entry *list, const struct cut_row *r, float reach) {
+  const float least = r->max - reach;
+  int n = 0;
+  for (int v = 0; v < r->V; v++) {
+    if (z_one(r->logits[v], r->temperature) < least) continue; /* a NaN is listed */
+    if (n == CUT_LISTED) return CUT_LISTED + 1;
+    list[n++].at = v;
+  }
+  for (int i = 0; i < n; i++) {
+    const float logit = r->logits[list[i].at], z = z_one(logit, r->temperature);
+    list[i] = (struct cut_entry){order_key(logit, r->temperature), list[i].at, logit, exp_one(z - r->max)};
+  }
+  return n;
+}
+
+static int64_t listed_weight(const struct cut_row *r) {
+  int64_t sum = 0;
+  for (int i = 0; i < r->listed; i++) sum += cut_weight(r->list[i].p);
+  return sum;
+}
+
+static int64_t whole_weight(const struct cut_row *r) {
+  float p[BLOCK];
+  int64_t sum = 0;
   for (int at = 0; at < r->V; at += BLOCK) {
     const int n = r->V - at < BLOCK ? r->V - at : BLOCK;
-    if (r->weighted) block_sum(r->logits + at, n, r->temperature, r->max, NULL, p);
-    for (int i = 0; i < n; i++) {
-      const uint32_t bin = order_key(r->logits[at + i], r->temperature) >> 21;
-      bins->count[bin]++;
-      bins->weight[bin] += cut_weight(p[i]);
-    }
+    block_sum(r->logits + at, n, r->temperature, r->max, NULL, p);
+    for (int i = 0; i < n; i++) sum += cut_weight(p[i]);
   }
+  return sum;
 }
 
 /* Entries whose key begins with `prefix`, by the `bits` bits behind it, of which `shift` follow. */
-static void fill_next(struct cut_bins *bins, const struct cut_row *r, uint32_t prefix, int bits, int shift) {
+static void fill_bins(struct cut_bins *bins, const struct cut_row *r, uint32_t prefix, int bits, int shift) {
+  const int n = r->list ? r->listed : r->V;
   memset(bins, 0, sizeof *bins);
-  for (int v = 0; v < r->V; v++) {
-    const uint32_t key = order_key(r->logits[v], r->temperature);
-    if (key >> (bits + shift) != prefix) continue;
+  for (int i = 0; i < n; i++) {
+    const uint32_t key = r->list ? r->list[i].key : order_key(r->logits[i], r->temperature);
+    if (bits + shift < 32 && key >> (bits + shift) != prefix) continue;
     const uint32_t bin = key >> shift & ((1u << bits) - 1);
     bins->count[bin]++;
-    if (r->weighted) bins->weight[bin] += cut_weight(exp_one(z_one(r->logits[v], r->temperature) - r->max));
+    if (!r->weighted) continue;
+    bins->weight[bin] +=
+        cut_weight(r->list ? r->list[i].p : exp_one(z_one(r->logits[i], r->temperature) - r->max));
   }
 }
 
-struct cut_scratch {
-  struct cut_bins first, next;
-};
-
-/* The shortest beginning with `goal` entries, or of the weight `goal`; so much there is.  s->first is filled. */
-static struct beginning find_beginning(const struct cut_row *r, bool by_weight, int64_t goal, struct cut_scratch *s) {
+/* The shortest beginning with `goal` entries, or of the weight `goal`; so much there is. */
+static struct beginning find_beginning(const struct cut_row *r, bool by_weight, int64_t goal, struct cut_bins *bins) {
   static const int BITS[CUT_LEVELS] = {11, 11, 10}, SHIFT[CUT_LEVELS] = {21, 10, 0};
   struct beginning b = {0};
   int64_t sum = 0, weight = 0; /* of what certainly belongs to it */
   uint32_t bin = 0;
-  const struct cut_bins *bins = &s->first;
   for (int level = 0; level < CUT_LEVELS; level++) {
-    if (level > 0) {
-      fill_next(&s->next, r, b.key, BITS[level], SHIFT[level]);
-      bins = &s->next;
-    }
+    fill_bins(bins, r, b.key, BITS[level], SHIFT[level]);
     for (bin = (1u << BITS[level]) - 1;; bin--) {
       const int64_t more = by_weight ? bins->weight[bin] : bins->count[bin];
       if (sum + more >= goal) break;
@@ -194,33 +227,51 @@ static struct beginning find_beginning(const struct cut_row *r, bool by_weight, 
   return b;
 }
 
+INLINE bool is_kept(struct beginning *b, uint32_t key) { return key > b->key || (key == b->key && b->equals-- > 0); }
+
 /* Leaves out what is not of the beginning, or has p below min_p. */
 static void leave_out(float *logits, const struct cut_row *r, struct beginning b, float min_p) {
   float p[BLOCK];
   for (int at = 0; at < r->V; at += BLOCK) {
     const int n = r->V - at < BLOCK ? r->V - at : BLOCK;
     if (min_p > 0.0f) block_sum(logits + at, n, r->temperature, r->max, NULL, p);
-    for (int i = 0; i < n; i++) {
-      const uint32_t key = order_key(logits[at + i], r->temperature);
-      const bool begins = key > b.key || (key == b.key && b.equals-- > 0);
-      if (!begins || (min_p > 0.0f && p[i] < min_p)) logits[at + i] = -HUGE_VALF;
-    }
+    for (int i = 0; i < n; i++)
+      if (!is_kept(&b, order_key(logits[at + i], r->temperature)) || (min_p > 0.0f && p[i] < min_p))
+        logits[at + i] = -HUGE_VALF;
   }
+}
+
+/* The same where the beginning is listed. */
+static void leave_unlisted_out(float *logits, const struct cut_row *r, struct beginning b, float min_p) {
+  for (int v = 0; v < r->V; v++) logits[v] = -HUGE_VALF;
+  for (int i = 0; i < r->listed; i++)
+    if (is_kept(&b, r->list[i].key) && !(r->list[i].p < min_p)) logits[r->list[i].at] = r->list[i].logit;
 }
 
 static void cut_row(float *logits, const struct sampling_params *cut, int V, struct cut_scratch *s) {
   const bool by_count = cut->top_k > 0 && cut->top_k < V, by_mass = cut->top_p > 0.0f && cut->top_p < 1.0f;
-  const struct cut_row r = {logits, cut->temperature, max_row(logits, cut->temperature, V), V, by_mass};
+  struct cut_row r = {.logits = logits, .temperature = cut->temperature, .V = V, .weighted = by_mass};
   struct beginning b = {.equals = V}; /* key 0: all of them */
+  r.max = max_row(logits, cut->temperature, V);
   if (!(r.max - r.max == 0.0f)) return; /* no distribution */
-  if (by_count || by_mass) fill_first(&s->first, &r);
-  for (int bin = 0; by_mass && bin < CUT_BINS; bin++) b.weight += s->first.weight[bin];
-  if (by_count) b = find_beginning(&r, false, cut->top_k, s);
-  if (by_mass) {
-    const int64_t need = (int64_t)((double)cut->top_p * (double)b.weight);
-    b = find_beginning(&r, true, need > 0 ? need : 1, s);
+  r.listed = CUT_LISTED + 1;
+  for (float reach = CUT_REACH; (by_count || by_mass) && r.listed > CUT_LISTED && reach >= CUT_REACH_MIN; reach *= 0.5f)
+    r.listed = list_entries(s->list, &r, reach);
+  if (by_count) {
+    r.list = r.listed <= CUT_LISTED && r.listed >= cut->top_k ? s->list : NULL;
+    b = find_beginning(&r, false, cut->top_k, &s->bins);
   }
-  leave_out(logits, &r, b, cut->min_p);
+  if (by_mass) {
+    if (!by_count) b.weight = whole_weight(&r);
+    const int64_t need = (int64_t)((double)cut->top_p * (double)b.weight);
+    r.list = r.listed <= CUT_LISTED ? s->list : NULL;
+    if (r.list && listed_weight(&r) < need) r.list = NULL;
+    b = find_beginning(&r, true, need > 0 ? need : 1, &s->bins);
+  }
+  if (r.list)
+    leave_unlisted_out(logits, &r, b, cut->min_p);
+  else
+    leave_out(logits, &r, b, cut->min_p);
 }
 
 void ISA_NAME(cut)(const void *args, size_t begin, size_t end, void *scratch) {
