@@ -18,6 +18,10 @@ void buf_reserve(struct buf *b, size_t extra) {
   }
   const size_t need = b->len + extra + 1; /* the NUL */
   if (need <= b->cap) return;
+  if (b->fixed) {
+    b->failed = true;
+    return;
+  }
   size_t cap = b->cap ? b->cap : BUF_FIRST_CAP;
   while (cap < need) cap = cap > (size_t)PTRDIFF_MAX / 2 ? need : cap * 2;
   char *data = realloc(b->data, cap);
@@ -84,7 +88,7 @@ void buf_clear(struct buf *b) {
 }
 
 void buf_free(struct buf *b) {
-  free(b->data);
+  if (!b->fixed) free(b->data);
   *b = (struct buf)BUF_INIT;
 }
 

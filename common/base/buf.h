@@ -13,6 +13,7 @@ struct buf {
   size_t len;
   size_t cap;
   bool failed; /* an append ran out of memory; later appends are ignored, buf_check reports it */
+  bool fixed;  /* data is somebody else's memory of cap bytes: it never grows, and buf_free lets it go */
 };
 
 #define BUF_INIT \

@@ -38,7 +38,7 @@ enum rc memory_plan_check(const struct memory_plan *plan, const struct memory_ro
 
 /* Advice where a plan does not fit: which flags would make it fit, what each saves and what it costs.  A service's own file
  * decides (fit.c of the trainer-server and of the generation-server). */
-enum { MEMORY_ADVICE_MAX = 4, MEMORY_FLAG_MAX = 48 };
+enum { MEMORY_ADVICE_MAX = 5, MEMORY_FLAG_MAX = 48 };
 
 struct memory_advice {
   struct memory_saving {

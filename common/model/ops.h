@@ -159,6 +159,9 @@ struct ops {
   void (*matrix_pack)(const struct ops *, struct matrix *W, const void *w_operand); /* from [N,K]; W->data given */
   /* W = w^T: N = cols, K = rows */
   void (*matrix_pack_transposed)(const struct ops *, struct matrix *W, const void *w_operand, int rows, int cols);
+  /* T = rows [first, first + T->N) of W's transpose; T->data given, T->K = W->N, first a multiple of 16.  NULL where memory is
+   * not the host's. */
+  void (*matrix_transpose)(const struct ops *, struct matrix *T, const struct matrix *W, int first);
   /* Rows [first, first+count) -> [count,K] */
   void (*matrix_unpack_rows)(const struct ops *, void *w_operand, const struct matrix *W, int first, int count);
   void (*to_operand)(const struct ops *, void *out, const float *in, size_t n); /* round to nearest even */

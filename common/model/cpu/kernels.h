@@ -298,6 +298,13 @@ struct pack_args { /* tiles of 16 rows of W */
   const void *w;
   bool transposed; /* w is [W->K, W->N] */
 };
+struct transpose_args { /* tiles of 16 rows of T */
+  size_t operand_bytes;
+  bool links; /* ops.h, struct matrix */
+  struct matrix *T;
+  const struct matrix *W;
+  int first; /* row of W's transpose */
+};
 struct unpack_args { /* rows, counted from 0 at `first` */
   size_t operand_bytes;
   bool links;
@@ -320,6 +327,6 @@ struct kv_write_args { /* rows */
   const void *k, *v;
   const int32_t *row;
 };
-cpu_kernel cpu_matrix_pack, cpu_matrix_unpack_rows, cpu_embed, cpu_kv_write;
+cpu_kernel cpu_matrix_pack, cpu_matrix_transpose, cpu_matrix_unpack_rows, cpu_embed, cpu_kv_write;
 
 #endif

@@ -215,6 +215,48 @@ void cpu_matrix_unpack_rows(const void *args, size_t begin, size_t end, void *sc
   }
 }
 
+/* A block of 16 x 16 bf16: 8 words (two of K) of 16 rows -> 8 words of what were its columns.  Word r of a row holds elements
+ * 2r and 2r + 1 of the block, in links elements 4q + 2 + j and 4q + j, for r = 2q + j. */
+static inline void transpose_block(uint32_t *restrict to, const uint32_t *restrict from, bool links) {
+  for (int r = 0; r < 8; r++) {
+    const int low_column = links ? r / 2 * 4 + 2 + r % 2 : 2 * r, high_column = links ? low_column - 2 : low_column + 1;
+    for (int s = 0; s < 8; s++) {
+      const int low_row = links ? s / 2 * 4 + 2 + s % 2 : 2 * s, high_row = links ? low_row - 2 : low_row + 1;
+      const uint32_t low = from[r * ROWS + low_row], high = from[r * ROWS + high_row];
+      to[s * ROWS + low_column] = (low & 0xffff) | high << 16;
+      to[s * ROWS + high_column] = low >> 16 | (high & 0xffff0000u);
+    }
+  }
+}
+
+static inline void transpose_block_f32(uint32_t *restrict to, const uint32_t *restrict from) {
+  for (int column = 0; column < ROWS; column++)
+    for (int row = 0; row < ROWS; row++)
+      to[(row / 2 * ROWS + column) * 2 + row % 2] = from[(column / 2 * ROWS + row) * 2 + column % 2];
+}
+
+/* Both layouts keep a block of 16 rows and 16 of K together, so that a transpose is made block by block. */
+void cpu_matrix_transpose(const void *args, size_t begin, size_t end, void *scratch) {
+  const struct transpose_args *c = args;
+  const size_t block = (size_t)ROWS * ROWS * c->operand_bytes; /* bytes */
+  const size_t blocks = (size_t)round_up(c->W->N, ROWS) / ROWS, all = (size_t)round_up(c->T->K, 32) / ROWS;
+  const size_t row_blocks = (size_t)round_up(c->W->K, 32) / ROWS;
+  (void)scratch;
+  for (size_t tile = begin; tile < end; tile++) {
+    const char *from = (const char *)c->W->data + ((size_t)c->first / ROWS + tile) * block;
+    char *to = (char *)c->T->data + tile * all * block;
+    for (size_t b = 0; b < blocks; b++, to += block, from += row_blocks * block) {
+      if (c->operand_bytes != 2)
+        transpose_block_f32((uint32_t *)(void *)to, (const uint32_t *)(const void *)from);
+      else if (c->links)
+        transpose_block((uint32_t *)(void *)to, (const uint32_t *)(const void *)from, true);
+      else
+        transpose_block((uint32_t *)(void *)to, (const uint32_t *)(const void *)from, false);
+    }
+    if (blocks < all) memset(to, 0, block);
+  }
+}
+
 static inline void widen_bf16(float *x, const uint16_t *from) {
   const uint32_t u = (uint32_t)*from << 16;
   memcpy(x, &u, sizeof u);

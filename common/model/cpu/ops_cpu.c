@@ -217,6 +217,13 @@ static void ops_matrix_pack_transposed(const struct ops *o, struct matrix *W, co
               .operand_bytes = o->operand_bytes, .links = in_links(o), .W = W, .w = w, .transposed = true});
 }
 
+static void ops_matrix_transpose(const struct ops *o, struct matrix *T, const struct matrix *W, int first) {
+  const struct transpose_args c = {
+      .operand_bytes = o->operand_bytes, .links = in_links(o), .T = T, .W = W, .first = first};
+  assert(T->K == W->N && first % 16 == 0 && first + T->N <= W->K);
+  split(o, cpu_matrix_transpose, &c, (size_t)round_up(T->N, 16) / 16, 1, 0.3 * T->N * T->K);
+}
+
 static void ops_matrix_unpack_rows(const struct ops *o, void *w, const struct matrix *W, int first, int count) {
   struct unpack_args c = {.operand_bytes = o->operand_bytes, .links = in_links(o), .W = W, .w = w, .first = first};
   assert(first >= 0 && count >= 0 && first + count <= W->N);
@@ -652,6 +659,7 @@ static const struct ops operations = {
     .matrix_bytes = ops_matrix_bytes,
     .matrix_pack = ops_matrix_pack,
     .matrix_pack_transposed = ops_matrix_pack_transposed,
+    .matrix_transpose = ops_matrix_transpose,
     .matrix_unpack_rows = ops_matrix_unpack_rows,
     .to_operand = ops_to_operand,
     .from_operand = ops_from_operand,

@@ -46,6 +46,19 @@ struct head_block {
   int32_t *where; /* [HEAD_ROWS], a place for a device's list */
 };
 
+/* Where parameters' gradients are added to: one array of all, or parts. */
+struct gradient_target {
+  float *whole; /* [params.elements]; NULL: parts */
+  struct gradient_parts *parts;
+};
+
+/* Transposes that are made when they are needed: rows of one, as many as have room, and the products with them. */
+struct transposing {
+  void *tiles;   /* [tile_bytes]; 0 bytes: the weights have their transposes */
+  float *out;    /* f [T, some columns]: of a transpose that is made in several pieces */
+  size_t tile_bytes, out_count;
+};
+
 struct learner {
   const struct model *model; /* borrowed */
   struct workspace *ws;
@@ -55,6 +68,7 @@ struct learner {
   void *memory;
   struct gradients g;
   struct head_block head;
+  struct transposing transposing;
   struct chunk chunk;
   void *lists, *lists_place; /* the chunk's arrays: the host's, and a device's copy of them all */
   size_t lists_bytes;
@@ -85,6 +99,31 @@ static void place_gradients(struct array_layout *l, struct gradients *g, const s
   experts_scratch_place(&g->experts, l, s, o);
 }
 
+enum { PIECE_ROWS = 32 }; /* of a transpose, at least */
+
+/* Rows of a transpose [K,N] that fit at once: a multiple of PIECE_ROWS, or all. */
+static int piece_rows(const struct ops *ops, size_t tile_bytes, int K, int N) {
+  const size_t rows = tile_bytes / (ops->matrix_bytes(ops, PIECE_ROWS, N) / PIECE_ROWS);
+  return rows >= (size_t)K ? K : (int)(rows / PIECE_ROWS) * PIECE_ROWS;
+}
+
+/* Any layer's matrix whole; the head's, which may be far larger, by pieces. */
+static void place_transposing(struct array_layout *l, struct transposing *t, const struct model *m, size_t bytes_wanted) {
+  const struct ops *ops = m->ops;
+  const size_t head = ops->matrix_bytes(ops, m->config.hidden, m->config.vocabulary);
+  const size_t least = ops->matrix_bytes(ops, PIECE_ROWS, m->config.vocabulary);
+  *t = (struct transposing){.tile_bytes = head < bytes_wanted ? head : least > bytes_wanted ? least : bytes_wanted};
+  for (int i = 0; i < m->params.count; i++) {
+    const struct param *p = &m->params.items[i];
+    const size_t bytes = p->layer < 0 ? 0 : ops->matrix_bytes(ops, p->cols, p->rows);
+    if (bytes > t->tile_bytes) t->tile_bytes = bytes;
+  }
+  const size_t columns = (size_t)piece_rows(ops, t->tile_bytes, m->config.hidden, m->config.vocabulary);
+  t->out_count = columns < (size_t)m->config.hidden ? HEAD_ROWS * columns : 0;
+  t->tiles = array_layout_take(l, t->tile_bytes, 1);
+  t->out = array_layout_take(l, t->out_count, sizeof(float));
+}
+
 static size_t place_learner(struct learner *l, char *base, const struct model *m, const struct learner_options *options) {
   const int chunk_tokens = options->chunk_tokens;
   const struct shape s = shape_make(&m->config, chunk_tokens);
@@ -96,6 +135,7 @@ static size_t place_learner(struct learner *l, char *base, const struct model *m
     l->head.dlogits = array_layout_take(&layout, HEAD_ROWS * s.V, o);
     l->head.dhidden = array_layout_take(&layout, HEAD_ROWS * s.D, sizeof(float));
   }
+  if (options->transposes_bytes > 0) place_transposing(&layout, &l->transposing, m, options->transposes_bytes);
   l->head.where = array_layout_take(&layout, ops_place_bytes(m->ops, HEAD_ROWS * sizeof(int32_t)), 1);
   l->lists_place = array_layout_take(&layout, ops_place_bytes(m->ops, chunk_bytes(chunk_tokens)), 1);
   return layout.used;
@@ -284,15 +324,46 @@ static size_t rows_behind_each_other(const int32_t *row, int count) {
   return (size_t)row[0];
 }
 
+/* A parameter's gradient, to be added to until it is closed. */
+static float *gradient_open(const struct gradient_target *to, const struct model *m, int param) {
+  return to->whole ? to->whole + m->params.items[param].offset : gradient_parts_open(to->parts, param);
+}
+static void gradient_close(const struct gradient_target *to, int param) {
+  if (!to->whole) gradient_parts_close(to->parts, param);
+}
+
+/* dx[rows,K] (+)= dy[rows,N] W, W the parameter [N,K].  With a transpose that is made in pieces, which only the head's is,
+ * at most HEAD_ROWS rows and no accumulating. */
+static void product_backward(struct learner *l, const struct weights *w, int param, float *dx, const void *dy, int rows,
+                             bool accumulate) {
+  const struct ops *ops = l->model->ops;
+  const struct transposing *t = &l->transposing;
+  const int K = w->transposed[param].N, N = w->transposed[param].K;
+  if (w->transposed[param].data) {
+    ops->gemm(ops, dx, dy, &w->transposed[param], rows, accumulate);
+    return;
+  }
+  const int most = piece_rows(ops, t->tile_bytes, K, N);
+  assert(most > 0 && (most == K || (!accumulate && (size_t)rows * (size_t)most <= t->out_count)));
+  for (int first = 0; first < K; first += most) {
+    struct matrix piece = {.data = t->tiles, .N = K - first < most ? K - first : most, .K = N};
+    ops->matrix_transpose(ops, &piece, &w->matrices[param], first);
+    ops->gemm(ops, most == K ? dx : t->out, dy, &piece, rows, accumulate);
+    for (int row = 0; row < rows && most < K; row++)
+      memcpy(dx + (size_t)row * (size_t)K + first, t->out + (size_t)row * (size_t)piece.N, (size_t)piece.N * sizeof *dx);
+  }
+}
+
 /* dlogprob -> the head's gradient, and that of hidden into g.dnorm [active,D] (zero where a row predicts no scored
  * token). */
 static void head_backward(struct learner *l, const struct weights *w, const void *hidden, float temperature,
-                          float *grads) {
+                          const struct gradient_target *to) {
   const struct model *m = l->model;
   const struct ops *ops = m->ops;
   const struct chunk *c = &l->chunk;
   const int D = m->config.hidden, V = m->config.vocabulary, head = head_index(m);
   const size_t row_bytes = (size_t)D * sizeof(float);
+  float *dW = gradient_open(to, m, head);
   ops_stage(ops, listed(l, c->dlogprob), c->dlogprob, (size_t)c->scored * sizeof *c->dlogprob);
   if (!c->partly) ops->clear(ops, l->g.dnorm, (size_t)c->T * row_bytes);
   for (int first = 0; first < c->scored; first += HEAD_ROWS) {
@@ -305,12 +376,13 @@ static void head_backward(struct learner *l, const struct weights *w, const void
       ops->soft_cap_backward(ops, l->head.dlogits, l->head.logits, m->config.logits_cap, (size_t)rows * (size_t)V);
     const size_t behind = rows_behind_each_other(c->hidden_row + first, rows);
     const void *x = behind == NOT_BEHIND ? hidden : (const char *)hidden + behind * (size_t)D * ops->operand_bytes;
-    ops->gemm_weight_backward(ops, grads + m->params.items[head].offset, l->head.dlogits, x,
+    ops->gemm_weight_backward(ops, dW, l->head.dlogits, x,
                               behind == NOT_BEHIND ? listed(l, c->hidden_row + first) : NULL, NULL, rows, V, D);
-    ops->gemm(ops, dhidden, l->head.dlogits, &w->transposed[head], rows, false);
+    product_backward(l, w, head, dhidden, l->head.dlogits, rows, false);
     for (int i = 0; i < rows && !c->partly; i++)
       ops->copy(ops, l->g.dnorm + (size_t)c->pick[first + i] * (size_t)D, dhidden + (size_t)i * (size_t)D, row_bytes);
   }
+  if (!m->config.tied) gradient_close(to, head); /* else embed_backward adds to it */
 }
 
 /* --- the layers --- */
@@ -329,18 +401,21 @@ struct layer_pass {
   struct learner *l;
   const struct weights *w;
   const struct layer_activations *a;
-  float *grads;
+  const struct gradient_target *to;
   int layer;
   const struct ops *ops;
   struct gradient_rows all;     /* keys and values, and the operations before them */
   struct gradient_rows queries; /* and the operations after them */
 };
 
-/* Both NULL where the model has no such parameter. */
-static float *grad_of(const struct layer_pass *p, enum param_kind kind) {
-  const struct param_table *t = &p->l->model->params;
-  const int index = param_table_index(t, kind, p->layer);
-  return index >= 0 ? p->grads + t->items[index].offset : NULL;
+/* NULL where the model has no such parameter. */
+static float *grad_open(const struct layer_pass *p, enum param_kind kind) {
+  const int index = param_table_index(&p->l->model->params, kind, p->layer);
+  return index >= 0 ? gradient_open(p->to, p->l->model, index) : NULL;
+}
+static void grad_close(const struct layer_pass *p, enum param_kind kind) {
+  const int index = param_table_index(&p->l->model->params, kind, p->layer);
+  if (index >= 0) gradient_close(p->to, index);
 }
 static const void *vector_of(const struct layer_pass *p, enum param_kind kind) {
   const int index = param_table_index(&p->l->model->params, kind, p->layer);
@@ -351,20 +426,24 @@ static const void *vector_of(const struct layer_pass *p, enum param_kind kind) {
  * x. */
 static void linear_backward(const struct layer_pass *p, enum param_kind kind, const struct gradient_rows *rows,
                             const int32_t *row, const void *dy, const void *x, float *dx, bool accumulate) {
-  const struct matrix *transposed = &p->w->transposed[param_table_index(&p->l->model->params, kind, p->layer)];
-  float *db = grad_of(p, param_kind_bias(kind));
-  p->ops->gemm_weight_backward(p->ops, grad_of(p, kind), dy, x, row, rows->place, rows->count, transposed->K,
+  const int param = param_table_index(&p->l->model->params, kind, p->layer);
+  const struct matrix *transposed = &p->w->transposed[param];
+  p->ops->gemm_weight_backward(p->ops, grad_open(p, kind), dy, x, row, rows->place, rows->count, transposed->K,
                                transposed->N);
+  grad_close(p, kind);
+  float *db = grad_open(p, param_kind_bias(kind));
   if (db) p->ops->add_bias_backward(p->ops, db, dy, rows->count, transposed->K);
-  p->ops->gemm(p->ops, dx, dy, transposed, rows->count, accumulate);
+  grad_close(p, param_kind_bias(kind));
+  product_backward(p->l, p->w, param, dx, dy, rows->count, accumulate);
 }
 
 /* y = norm(x): dx += */
 static void norm_backward(const struct layer_pass *p, enum param_kind kind, const struct gradient_rows *rows,
                           const float *dy, const float *x, const float *rstd, float *dx) {
   const struct model_config *c = &p->l->model->config;
-  p->ops->rmsnorm_backward(p->ops, dx, grad_of(p, kind), dy, x, vector_of(p, kind), c->plus_one, rstd, rows->row,
+  p->ops->rmsnorm_backward(p->ops, dx, grad_open(p, kind), dy, x, vector_of(p, kind), c->plus_one, rstd, rows->row,
                            rows->count, c->hidden);
+  grad_close(p, kind);
 }
 
 /* g.dx_operand: the gradient of a block's output [T,D], from that of the residual to which it was added, through its norm
@@ -382,15 +461,29 @@ static void output_backward(const struct layer_pass *p, enum param_kind kind, co
   ops->to_operand(ops, g->dx_operand, c->out_norms ? g->dnorm : g->dx, count);
 }
 
+/* --- for experts_backward: context is the layer's pass --- */
+
+static float *expert_open(const void *context, int param) {
+  const struct layer_pass *p = context;
+  return gradient_open(p->to, p->l->model, param);
+}
+static void expert_close(const void *context, int param) {
+  const struct layer_pass *p = context;
+  gradient_close(p->to, param);
+}
+static void expert_product(const void *context, int param, float *dx, const void *dy, int rows, bool accumulate) {
+  const struct layer_pass *p = context;
+  product_backward(p->l, p->w, param, dx, dy, rows, accumulate);
+}
+
 /* From g.dx to g.dnorm, and the gradients of the router and the experts. */
 static void sparse_backward(const struct layer_pass *p) {
   const struct learner *l = p->l;
   struct gradients *g = &p->l->g;
   assert(!p->queries.place);
   const struct experts_gradient call = {.model = l->model,
-                                        .w = p->w,
                                         .a = p->a,
-                                        .grads = p->grads,
+                                        .params = {p, expert_open, expert_close, expert_product},
                                         .layer = p->layer,
                                         .T = p->queries.count,
                                         .computed = l->chunk.computed,
@@ -453,10 +546,12 @@ static void attention_core_backward(const struct layer_pass *p) {
   ops->to_operand(ops, g->dattention_operand, g->dattention, TQ);
   ops->attention_backward(ops, g->dq, g->dk, g->dv, g->dattention_operand, a->attention, a->lse, a->q, a->k, a->v,
                           &batch, H, G, E, model_attention_scale(m));
-  ops->head_norm_rope_backward(ops, g->dq_raw, grad_of(p, PARAM_Q_NORM), g->dq, a->q_raw, vector_of(p, PARAM_Q_NORM),
+  ops->head_norm_rope_backward(ops, g->dq_raw, grad_open(p, PARAM_Q_NORM), g->dq, a->q_raw, vector_of(p, PARAM_Q_NORM),
                                c->plus_one, a->rstd_q, rope, q->position, q->row, q->count, H, E);
-  ops->head_norm_rope_backward(ops, g->dk_raw, grad_of(p, PARAM_K_NORM), g->dk, a->k_raw, vector_of(p, PARAM_K_NORM),
+  grad_close(p, PARAM_Q_NORM);
+  ops->head_norm_rope_backward(ops, g->dk_raw, grad_open(p, PARAM_K_NORM), g->dk, a->k_raw, vector_of(p, PARAM_K_NORM),
                                c->plus_one, a->rstd_k, rope, kv->position, kv->row, kv->count, G, E);
+  grad_close(p, PARAM_K_NORM);
   ops->to_operand(ops, g->dq_operand, g->dq_raw, TQ);
   ops->to_operand(ops, g->dk_operand, g->dk_raw, TK);
   ops->to_operand(ops, g->dv_operand, g->dv, TK);
@@ -481,7 +576,7 @@ static void attention_block_backward(const struct layer_pass *p) {
 }
 
 /* From g.dnorm, the gradient of hidden, down to the embedding. */
-static void layers_backward(struct learner *l, const struct weights *w, float *grads) {
+static void layers_backward(struct learner *l, const struct weights *w, const struct gradient_target *to) {
   const struct model *m = l->model;
   const struct ops *ops = m->ops;
   const struct chunk *c = &l->chunk;
@@ -496,13 +591,14 @@ static void layers_backward(struct learner *l, const struct weights *w, float *g
                                        .position = listed(l, c->active_position)};
   const struct gradient_rows *last = c->partly ? &active : &all;
   ops->clear(ops, l->g.dx, (size_t)last->count * (size_t)D * sizeof(float));
-  ops->rmsnorm_backward(ops, l->g.dx, grads + m->params.items[norm].offset, l->g.dnorm, saved->x_out,
-                        w->matrices[norm].data, m->config.plus_one, saved->rstd_out, last->row, last->count, D);
+  ops->rmsnorm_backward(ops, l->g.dx, gradient_open(to, m, norm), l->g.dnorm, saved->x_out, w->matrices[norm].data,
+                        m->config.plus_one, saved->rstd_out, last->row, last->count, D);
+  gradient_close(to, norm);
   for (int layer = m->config.layers - 1; layer >= 0; layer--) {
     const struct layer_pass pass = {.l = l,
                                     .w = w,
                                     .a = &saved->layers[layer],
-                                    .grads = grads,
+                                    .to = to,
                                     .layer = layer,
                                     .ops = ops,
                                     .all = all,
@@ -513,8 +609,8 @@ static void layers_backward(struct learner *l, const struct weights *w, float *g
   }
   const int embed = param_table_index(&m->params, PARAM_EMBED, -1);
   if (m->config.root_embedding) ops->scale(ops, l->g.dx, model_embedding_scale(m), (size_t)c->T * (size_t)D);
-  ops->embed_backward(ops, grads + m->params.items[embed].offset, l->g.dx, listed(l, c->tokens), c->T,
-                      m->config.vocabulary, D);
+  ops->embed_backward(ops, gradient_open(to, m, embed), l->g.dx, listed(l, c->tokens), c->T, m->config.vocabulary, D);
+  gradient_close(to, embed);
 }
 
 /* --- the two calls --- */
@@ -537,9 +633,16 @@ enum rc learner_logprobs(struct learner *l, const struct weights *w, const struc
   return l->model->ops->status(l->model->ops, err);
 }
 
-enum rc learner_gradients(struct learner *l, const struct weights *w, const struct train_sample *samples, int count,
-                          float temperature, loss_gradient loss, void *loss_context, float *grads, float *logprob,
-                          struct err *err) {
+static bool any_scored(const struct train_sample *samples, int count) {
+  for (int i = 0; i < count; i++)
+    for (int t = 0; t < samples[i].length; t++)
+      if (samples[i].scored[t]) return true;
+  return false;
+}
+
+static enum rc gradients(struct learner *l, const struct weights *w, const struct train_sample *samples, int count,
+                         float temperature, loss_gradient loss, void *loss_context, const struct gradient_target *to,
+                         float *logprob, struct err *err) {
   assert(w->transposed && l->activations);
   const enum rc rc = check_samples(l, samples, count, temperature, err);
   if (rc != RC_OK) return rc;
@@ -554,11 +657,26 @@ enum rc learner_gradients(struct learner *l, const struct weights *w, const stru
     for (int i = 0; i < c->scored; i++) l->entropy_sum += (double)c->entropy[i];
     loss(loss_context, first, c->scored, c->logprob, c->dlogprob);
     if (logprob) memcpy(logprob + first, c->logprob, (size_t)c->scored * sizeof *logprob);
+    if (to->parts) gradient_parts_chunk(to->parts, first == 0, !any_scored(samples + done, count - done));
     first += c->scored;
-    head_backward(l, w, hidden, temperature, grads);
-    layers_backward(l, w, grads);
+    head_backward(l, w, hidden, temperature, to);
+    layers_backward(l, w, to);
   }
   return l->model->ops->status(l->model->ops, err);
+}
+
+enum rc learner_gradients(struct learner *l, const struct weights *w, const struct train_sample *samples, int count,
+                          float temperature, loss_gradient loss, void *loss_context, float *grads, float *logprob,
+                          struct err *err) {
+  const struct gradient_target to = {.whole = grads};
+  return gradients(l, w, samples, count, temperature, loss, loss_context, &to, logprob, err);
+}
+
+enum rc learner_gradients_in_parts(struct learner *l, const struct weights *w, const struct train_sample *samples,
+                                   int count, float temperature, loss_gradient loss, void *loss_context,
+                                   struct gradient_parts *parts, float *logprob, struct err *err) {
+  const struct gradient_target to = {.parts = parts};
+  return gradients(l, w, samples, count, temperature, loss, loss_context, &to, logprob, err);
 }
 
 double learner_entropy_sum(const struct learner *l) { return l->entropy_sum; }

@@ -3,7 +3,8 @@
  * A gradient unit (one group) is a list of samples in order, cut into chunks of whole samples by a configured token
  * budget (a longer sample is a chunk by itself). For each chunk: forward with activations, then the head in row
  * blocks of HEAD_ROWS: logits, log-probability, loss gradient, dlogits; then the layers backwards.  Gradients are
- * added to a flat float32 array in parameter-table order, in the memory of the model's table.
+ * added to a flat float32 array in parameter-table order, in the memory of the model's table, or go tensor by tensor into
+ * the optimizer's sums (gradient_parts.h).
  *
  * Memory is sized at creation for chunk_tokens rows and refused with both sizes when it does not fit.  It grows with
  * the rows, never with their square: attention goes through keys in blocks, forward and backward.
@@ -11,10 +12,11 @@
 #ifndef LEASEHOLD_MODEL_LEARNING_BACKWARD_H
 #define LEASEHOLD_MODEL_LEARNING_BACKWARD_H
 
+#include "common/model/learning/gradient_parts.h"
 #include "common/model/learning/train_sample.h"
 #include "common/model/network/forward.h"
 
-enum { HEAD_ROWS = 256 };
+enum { HEAD_ROWS = 256, LEARNER_TRANSPOSES_BYTES = 32 << 20 };
 
 struct learner; /* opaque: workspace, activations, KV pool of one chunk */
 
@@ -23,6 +25,9 @@ struct learner_options {
   /* Keep only each layer's input and compute the rest again in the backward pass: less memory, more time, the same
    * bits. */
   bool recompute_activations;
+  /* Room for transposes that are made when they are needed, about so many bytes: in one piece those of a layer, in several
+   * the head's.  0: the weights have them. */
+  size_t transposes_bytes;
   /* For learner_logprobs alone: there is no room for a backward pass. */
   bool forward_only;
 };
@@ -61,6 +66,10 @@ typedef void (*loss_gradient)(void *context, int first, int count, const float *
 enum rc learner_gradients(struct learner *l, const struct weights *w, const struct train_sample *samples, int count,
                           float temperature, loss_gradient loss, void *loss_context, float *grads, float *logprob,
                           struct err *err);
+/* The same, tensor by tensor into parts, which the caller has begun for this unit and ends. */
+enum rc learner_gradients_in_parts(struct learner *l, const struct weights *w, const struct train_sample *samples,
+                                   int count, float temperature, loss_gradient loss, void *loss_context,
+                                   struct gradient_parts *parts, float *logprob, struct err *err);
 /* Sum of the entropies behind the scored tokens of the last learner_gradients, in order, in double. */
 double learner_entropy_sum(const struct learner *l);
 

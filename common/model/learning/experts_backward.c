@@ -28,17 +28,24 @@ static void list_pairs(const struct experts_gradient *g) {
   }
 }
 
-/* dW += dy^T x of an expert's rows; row: of x. */
+static int param_of(const struct experts_gradient *g, enum param_kind kind, int expert) {
+  return param_table_expert(&g->model->params, kind, g->layer, expert);
+}
+
+/* dW += dy^T x of an expert's rows; row: of x.  Nothing is added for no rows, which is a gradient too. */
 static void weight_backward(const struct experts_gradient *g, enum param_kind kind, int expert, const int32_t *row,
                             const void *dy, const void *x, int count) {
   const struct ops *ops = g->model->ops;
-  const int index = param_table_expert(&g->model->params, kind, g->layer, expert);
+  const int index = param_of(g, kind, expert);
   const struct param *p = &g->model->params.items[index];
-  ops->gemm_weight_backward(ops, g->grads + p->offset, dy, x, row, NULL, count, p->rows, p->cols);
+  float *dW = g->params.open(g->params.context, index);
+  if (count > 0) ops->gemm_weight_backward(ops, dW, dy, x, row, NULL, count, p->rows, p->cols);
+  g->params.close(g->params.context, index);
 }
 
-static const struct matrix *transposed(const struct experts_gradient *g, enum param_kind kind, int expert) {
-  return &g->w->transposed[param_table_expert(&g->model->params, kind, g->layer, expert)];
+static void product(const struct experts_gradient *g, enum param_kind kind, int expert, float *dx, const void *dy,
+                    int count, bool accumulate) {
+  if (count > 0) g->params.product(g->params.context, param_of(g, kind, expert), dx, dy, count, accumulate);
 }
 
 static void expert_backward(const struct experts_gradient *g, int expert, float *dnorm) {
@@ -50,18 +57,19 @@ static void expert_backward(const struct experts_gradient *g, int expert, float 
   const int32_t *row = s->back.row + first, *slot = s->back.slot + first;
   const int32_t *saved_row = s->saved_row + first, *saved_slot = s->saved_slot + first,
                 *saved_pair = s->saved_pair + first;
-  if (count == 0) return;
-  ops->move_rows(ops, s->gathered, g->dx_operand, row, count, (size_t)D * ops->operand_bytes);
-  ops->gemm(ops, g->dh, s->gathered, transposed(g, PARAM_EXPERT_DOWN, expert), count, false);
-  ops->share_backward(ops, s->dshare, g->dh, a->h, a->share, slot, saved_slot, saved_pair, count, F);
-  ops->share_rows(ops, s->gathered, g->dx, a->share, saved_slot, row, count, D);
+  if (count > 0) {
+    ops->move_rows(ops, s->gathered, g->dx_operand, row, count, (size_t)D * ops->operand_bytes);
+    product(g, PARAM_EXPERT_DOWN, expert, g->dh, s->gathered, count, false);
+    ops->share_backward(ops, s->dshare, g->dh, a->h, a->share, slot, saved_slot, saved_pair, count, F);
+    ops->share_rows(ops, s->gathered, g->dx, a->share, saved_slot, row, count, D);
+  }
   weight_backward(g, PARAM_EXPERT_DOWN, expert, saved_pair, s->gathered, a->h, count);
-  ops->swiglu_backward(ops, g->dgate, g->dup, g->dh, a->gate, a->up, saved_pair, count, F);
+  if (count > 0) ops->swiglu_backward(ops, g->dgate, g->dup, g->dh, a->gate, a->up, saved_pair, count, F);
   weight_backward(g, PARAM_EXPERT_GATE, expert, saved_row, g->dgate, a->norm_mid, count);
   weight_backward(g, PARAM_EXPERT_UP, expert, saved_row, g->dup, a->norm_mid, count);
-  ops->gemm(ops, s->dgathered, g->dgate, transposed(g, PARAM_EXPERT_GATE, expert), count, false);
-  ops->gemm(ops, s->dgathered, g->dup, transposed(g, PARAM_EXPERT_UP, expert), count, true);
-  ops->add_rows(ops, dnorm, s->dgathered, NULL, NULL, row, count, D);
+  product(g, PARAM_EXPERT_GATE, expert, s->dgathered, g->dgate, count, false);
+  product(g, PARAM_EXPERT_UP, expert, s->dgathered, g->dup, count, true);
+  if (count > 0) ops->add_rows(ops, dnorm, s->dgathered, NULL, NULL, row, count, D);
 }
 
 void experts_backward(const struct experts_gradient *g, float *dnorm) {
@@ -75,5 +83,5 @@ void experts_backward(const struct experts_gradient *g, float *dnorm) {
   ops->route_backward(ops, s->dlogits, s->dshare, a->prob, a->expert, a->share, g->own, c->normalizes_chosen, g->T,
                       c->experts, c->chosen);
   weight_backward(g, PARAM_ROUTER, 0, g->own, s->dlogits, a->norm_mid, g->T);
-  ops->gemm(ops, dnorm, s->dlogits, transposed(g, PARAM_ROUTER, 0), g->T, true);
+  product(g, PARAM_ROUTER, 0, dnorm, s->dlogits, g->T, true);
 }

@@ -27,12 +27,20 @@ struct experts_scratch {
 };
 void experts_scratch_place(struct experts_scratch *x, struct array_layout *l, const struct shape *s, size_t operand);
 
+/* What backward.c does for a parameter, whether gradients lie in one array or come and go (gradient_parts.h). */
+struct expert_params {
+  const void *context;
+  float *(*open)(const void *context, int param); /* its gradient, to be added to until it is closed */
+  void (*close)(const void *context, int param);
+  /* dx[rows,K] (+)= dy[rows,N] W */
+  void (*product)(const void *context, int param, float *dx, const void *dy, int rows, bool accumulate);
+};
+
 /* One layer's call: T rows, of which row t was computed as own[t] (NULL: t). */
 struct experts_gradient {
   const struct model *model;
-  const struct weights *w;
   const struct layer_activations *a;
-  float *grads;
+  struct expert_params params;
   int layer, T, computed;
   const int32_t *own;
   const float *dx;        /* [T,D] of the residual.. */

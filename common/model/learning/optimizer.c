@@ -22,7 +22,8 @@
 #include "common/model/network/weights_internal.h"
 
 enum { UNITS_MAX = 8191 }; /* 8191 * 2^50 < 2^63 */
-/* Elements of mapped arrays that are worked on before they may leave memory. */
+/* Elements of mapped arrays that are worked on before they may leave memory; and of a gradient in parts at a time.  Whole blocks
+ * of the norm. */
 enum { WINDOW = 1 << 20 };
 
 struct optimizer {
@@ -32,12 +33,12 @@ struct optimizer {
   struct scratch_file scratch; /* of masters and moments, where they are mapped */
   struct shard shard;
   float *masters, *moment1, *moment2; /* [shard_count(shard)] */
-  float *gradient;                    /* [params.elements] */
+  float *gradient;                    /* [params.elements]; in parts [WINDOW] */
   int64_t *accumulator;               /* [params.elements] */
   int64_t step;
   double beta1_power, beta2_power; /* beta^step */
   int units;
-  bool poisoned;
+  bool poisoned, in_parts;
 };
 
 /* What lasts from step to step. */
@@ -53,8 +54,9 @@ static size_t place_state(struct optimizer *o, char *base) {
 /* What a step is made of. */
 static size_t place_sums(struct optimizer *o, char *base, const struct model *m) {
   struct array_layout l = {base, 0};
-  o->gradient = array_layout_take(&l, m->params.elements, sizeof(float));
-  o->accumulator = array_layout_take(&l, m->params.elements, sizeof(int64_t));
+  const size_t n = m->params.elements;
+  o->gradient = array_layout_take(&l, o->in_parts && n > WINDOW ? WINDOW : n, sizeof(float));
+  o->accumulator = array_layout_take(&l, n, sizeof(int64_t));
   return l.used;
 }
 
@@ -64,9 +66,9 @@ size_t optimizer_mapped_bytes(const struct model *m, struct shard shard) {
   return place_state(&measured, NULL);
 }
 
-size_t optimizer_bytes(const struct model *m, struct shard shard) {
-  struct optimizer measured = {.shard = shard};
-  return place_state(&measured, NULL) + place_sums(&measured, NULL, m);
+size_t optimizer_bytes(const struct model *m, const struct optimizer_place *place) {
+  struct optimizer measured = {.shard = place->shard, .in_parts = place->in_parts};
+  return (place->scratch_dir ? 0 : place_state(&measured, NULL)) + place_sums(&measured, NULL, m);
 }
 
 enum rc optimizer_config_check(const struct optimizer_config *c, struct err *err) {
@@ -96,36 +98,36 @@ enum rc optimizer_create(struct optimizer **out, const struct model *m, const st
 
 enum rc optimizer_create_shard(struct optimizer **out, const struct model *m, struct shard shard,
                                const struct optimizer_config *config, struct err *err) {
-  return optimizer_create_mapped(out, m, shard, config, NULL, err);
+  return optimizer_create_at(out, m, &(struct optimizer_place){.shard = shard}, config, err);
 }
 
-/* scratch_dir NULL: all of it in the table's memory. */
-static enum rc take_memory(struct optimizer *o, const char *scratch_dir, struct err *err) {
+static enum rc take_memory(struct optimizer *o, const struct optimizer_place *place, struct err *err) {
   const struct model *m = o->model;
-  const size_t state = optimizer_mapped_bytes(m, o->shard), all = optimizer_bytes(m, o->shard);
-  const size_t bytes = scratch_dir ? all - state : all;
-  enum rc rc = scratch_dir ? scratch_file_make(&o->scratch, scratch_dir, state, err) : RC_OK;
+  const size_t state = optimizer_mapped_bytes(m, o->shard), bytes = optimizer_bytes(m, place);
+  enum rc rc = place->scratch_dir ? scratch_file_make(&o->scratch, place->scratch_dir, state, err) : RC_OK;
   if (rc != RC_OK) return rc;
   o->memory = m->ops->alloc(m->ops, bytes);
   if (!o->memory)
     return err_set(err, RC_NO_MEMORY, NULL, "the optimizer of %zu parameters needs %zu bytes, which were refused",
                    m->params.parameters, bytes);
-  place_state(o, scratch_dir ? o->scratch.memory : o->memory);
-  place_sums(o, scratch_dir ? o->memory : (char *)o->memory + state, m);
+  place_state(o, place->scratch_dir ? o->scratch.memory : o->memory);
+  place_sums(o, place->scratch_dir ? o->memory : (char *)o->memory + state, m);
   return RC_OK;
 }
 
-enum rc optimizer_create_mapped(struct optimizer **out, const struct model *m, struct shard shard,
-                                const struct optimizer_config *config, const char *scratch_dir, struct err *err) {
+enum rc optimizer_create_at(struct optimizer **out, const struct model *m, const struct optimizer_place *place,
+                            const struct optimizer_config *config, struct err *err) {
   *out = NULL;
-  assert(!scratch_dir || m->ops->host_memory);
+  assert(m->ops->host_memory || (!place->scratch_dir && !place->in_parts));
+  assert(!place->in_parts || shard_count(place->shard) == m->params.elements);
   enum rc rc = optimizer_config_check(config, err);
   if (rc != RC_OK) return rc;
   struct optimizer *o = calloc(1, sizeof *o);
   if (!o) return err_set(err, RC_NO_MEMORY, NULL, "the optimizer's record of %zu bytes was refused", sizeof *o);
   o->model = m;
-  o->shard = shard;
-  rc = take_memory(o, scratch_dir, err);
+  o->shard = place->shard;
+  o->in_parts = place->in_parts;
+  rc = take_memory(o, place, err);
   if (rc != RC_OK) {
     optimizer_free(o);
     return rc;
@@ -180,6 +182,21 @@ void optimizer_set_masters(struct optimizer *o, const float *masters) {
   }
 }
 
+void optimizer_from_weights(struct optimizer *o, const struct weights *w) {
+  const struct model *m = o->model;
+  const struct ops *ops = m->ops;
+  assert(shard_count(o->shard) == m->params.elements);
+  for (int i = 0; i < m->params.count; i++) {
+    const struct param *p = &m->params.items[i];
+    const char *operands = weights_stage(w, i);
+    for (size_t at = 0, n; at < p->count; at += n) {
+      n = window(o, p->count - at);
+      ops->from_operand(ops, o->masters + p->offset + at, operands + at * ops->operand_bytes, n);
+      optimizer_done_with(o, o->masters + p->offset + at, n);
+    }
+  }
+}
+
 void optimizer_to_weights(const struct optimizer *o, struct weights *w) {
   const struct model *m = o->model;
   const struct ops *ops = m->ops;
@@ -201,7 +218,7 @@ struct shard optimizer_shard(const struct optimizer *o) {
 float *optimizer_masters(struct optimizer *o) { return o->masters; }
 float *optimizer_moment1(struct optimizer *o) { return o->moment1; }
 float *optimizer_moment2(struct optimizer *o) { return o->moment2; }
-float *optimizer_gradient(struct optimizer *o) { return o->gradient; }
+float *optimizer_gradient(struct optimizer *o) { return o->in_parts ? NULL : o->gradient; }
 int64_t *optimizer_sums(struct optimizer *o) { return o->accumulator; }
 bool optimizer_poisoned(const struct optimizer *o) { return o->poisoned; }
 void optimizer_poison(struct optimizer *o) { o->poisoned = true; }
@@ -239,11 +256,38 @@ bool optimizer_take_unit(struct optimizer *o, float *grads) {
   return count_unit(o, false);
 }
 
-void optimizer_discard(struct optimizer *o) {
+bool optimizer_add_part(struct optimizer *o, size_t at, const float *values, size_t count) {
+  const struct ops *ops = o->model->ops;
+  return o->units < UNITS_MAX &&
+         ops->accumulate(ops, o->accumulator + at, values, count, o->config.grad_scale_log2);
+}
+
+bool optimizer_end_parts(struct optimizer *o, bool good) { return count_unit(o, good && o->units < UNITS_MAX); }
+
+static void clear_sums(struct optimizer *o) {
   const struct ops *ops = o->model->ops;
   ops->clear(ops, o->accumulator, o->model->params.elements * sizeof *o->accumulator);
+}
+
+void optimizer_discard(struct optimizer *o) {
+  clear_sums(o);
   o->units = 0;
   o->poisoned = false;
+}
+
+/* In parts the gradient of a window stands where the first half of its sums was. */
+static float *parts_at(const struct optimizer *o, size_t from) {
+  return (float *)(void *)(o->accumulator + from / WINDOW * WINDOW) + from % WINDOW;
+}
+
+static const float *gradient_at(const struct optimizer *o, size_t from) {
+  return o->in_parts ? parts_at(o, from) : o->gradient + from;
+}
+
+/* How many of `left` elements from element `from` on are worked on at once. */
+static size_t step_window(const struct optimizer *o, size_t from, size_t left) {
+  const size_t in_window = WINDOW - from % WINDOW;
+  return o->in_parts ? left < in_window ? left : in_window : window(o, left);
 }
 
 /* AdamW on the shard's part of every parameter. */
@@ -264,8 +308,8 @@ static void apply(struct optimizer *o, double lr, float grad_scale) {
     step.weight_decay = param_is_vector(p) ? 0 : (float)c->weight_decay;
     for (size_t from = begin, n; from < end; from += n) {
       const size_t at = from - o->shard.begin;
-      n = window(o, end - from);
-      ops->adamw(ops, o->masters + at, o->moment1 + at, o->moment2 + at, o->gradient + from, &step, n);
+      n = step_window(o, from, end - from);
+      ops->adamw(ops, o->masters + at, o->moment1 + at, o->moment2 + at, gradient_at(o, from), &step, n);
       optimizer_done_with(o, o->masters + at, n);
       optimizer_done_with(o, o->moment1 + at, n);
       optimizer_done_with(o, o->moment2 + at, n);
@@ -283,8 +327,25 @@ static void finish(struct optimizer *o, double squares, struct step_result *resu
   o->beta1_power *= o->config.beta1;
   o->beta2_power *= o->config.beta2;
   apply(o, result->lr, (float)coefficient);
+  if (o->in_parts) clear_sums(o);
   result->step = o->step;
   o->units = 0; /* the accumulators are empty since the gradient was taken from them */
+}
+
+/* Window by window the gradient takes the place of its sums; returns the sum of its squares, which are added block after block
+ * as sum_of_squares adds them. */
+static double parts_from_sums(struct optimizer *o, double denominator) {
+  const struct ops *ops = o->model->ops;
+  const size_t n = o->model->params.elements;
+  double sum = 0;
+  for (size_t at = 0; at < n; at += WINDOW) {
+    const size_t count = n - at < WINDOW ? n - at : WINDOW;
+    ops->grad_from_accumulator(ops, o->gradient, o->accumulator + at, count, o->config.grad_scale_log2, denominator);
+    for (size_t i = 0; i < count; i += SHARD_BLOCK)
+      sum = sum + ops->sum_of_squares(ops, o->gradient + i, count - i < SHARD_BLOCK ? count - i : SHARD_BLOCK);
+    ops->copy(ops, parts_at(o, at), o->gradient, count * sizeof *o->gradient);
+  }
+  return sum;
 }
 
 void optimizer_step(struct optimizer *o, double denominator, struct step_result *result) {
@@ -297,6 +358,10 @@ void optimizer_step(struct optimizer *o, double denominator, struct step_result 
     return;
   }
   assert(shard_count(o->shard) == n);
+  if (o->in_parts) {
+    finish(o, parts_from_sums(o, denominator), result);
+    return;
+  }
   ops->grad_from_accumulator(ops, o->gradient, o->accumulator, n, o->config.grad_scale_log2, denominator);
   finish(o, ops->sum_of_squares(ops, o->gradient, n), result);
 }

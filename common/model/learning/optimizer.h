@@ -33,19 +33,29 @@ enum rc optimizer_create(struct optimizer **out, const struct model *m, const st
 /* Of a shard that shard_of gave. */
 enum rc optimizer_create_shard(struct optimizer **out, const struct model *m, struct shard shard,
                                const struct optimizer_config *config, struct err *err);
-/* The same, but masters and moments lie in a scratch file in that folder, of which only the part at hand is in memory: the
- * same bits, in less memory, at the price of reading and writing that file in every step.  Not where a device computes. */
-enum rc optimizer_create_mapped(struct optimizer **out, const struct model *m, struct shard shard,
-                                const struct optimizer_config *config, const char *scratch_dir, struct err *err);
+/* Where its arrays lie. */
+struct optimizer_place {
+  struct shard shard;
+  /* Masters and moments lie in a scratch file in this folder, of which only the part at hand is in memory: the same bits, in
+   * less memory, at the price of reading and writing that file in every step.  NULL: in memory.  Not where a device computes. */
+  const char *scratch_dir;
+  /* No array for a unit's gradient, and none for the step's: units are added in parts, and a step leaves its gradient where its
+   * sums were.  The same bits.  Of all parameters alone, and not where a device computes. */
+  bool in_parts;
+};
+enum rc optimizer_create_at(struct optimizer **out, const struct model *m, const struct optimizer_place *place,
+                            const struct optimizer_config *config, struct err *err);
 void optimizer_free(struct optimizer *o);
-size_t optimizer_bytes(const struct model *m, struct shard shard);
-/* Of these, what a scratch file takes over. */
+/* In memory, and in a scratch file. */
+size_t optimizer_bytes(const struct model *m, const struct optimizer_place *place);
 size_t optimizer_mapped_bytes(const struct model *m, struct shard shard);
 /* The caller is done for now with these values of masters or moments, which it has read or written: where they are mapped they
  * leave memory. */
 void optimizer_done_with(const struct optimizer *o, const float *values, size_t count);
 /* The shard's masters from an array of all parameters. */
 void optimizer_set_masters(struct optimizer *o, const float *masters);
+/* Of all parameters: the masters are these weights, widened. */
+void optimizer_from_weights(struct optimizer *o, const struct weights *w);
 /* weights_from_masters of its own, all parameters'. */
 void optimizer_to_weights(const struct optimizer *o, struct weights *w);
 struct shard optimizer_shard(const struct optimizer *o);
@@ -60,7 +70,7 @@ float *optimizer_masters(struct optimizer *o);
 float *optimizer_moment1(struct optimizer *o);
 float *optimizer_moment2(struct optimizer *o);
 /* [params.elements] that only optimizer_step uses, which leaves undefined content in it; between steps the caller may
- * keep a unit's gradient in it. */
+ * keep a unit's gradient in it.  NULL in parts. */
 float *optimizer_gradient(struct optimizer *o);
 int64_t optimizer_step_count(const struct optimizer *o);
 void optimizer_set_step_count(struct optimizer *o, int64_t step);
@@ -68,6 +78,10 @@ void optimizer_set_step_count(struct optimizer *o, int64_t step);
 bool optimizer_add_unit(struct optimizer *o, const float *grads);
 /* The same, and grads are zero afterwards: ready for the next unit. */
 bool optimizer_take_unit(struct optimizer *o, float *grads);
+/* One unit in parts: values [count] of elements from `at` on, any number of times; false when one of them is refused.  Then
+ * once, whether all were good: false when the unit poisoned the step. */
+bool optimizer_add_part(struct optimizer *o, size_t at, const float *values, size_t count);
+bool optimizer_end_parts(struct optimizer *o, bool good);
 /* Forgets the units added since the last step. */
 void optimizer_discard(struct optimizer *o);
 /* Scale back, divide by denominator, global norm, clip, AdamW, accumulators to zero.  The caller then fills weights

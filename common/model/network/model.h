@@ -42,7 +42,8 @@ size_t model_file_bytes(const struct model *m);
 struct weights {
   const struct model *model; /* borrowed */
   struct matrix *matrices;   /* [params.count]; vectors: N = 1, data = plain operand[cols] */
-  /* [params.count] for the backward, or NULL; vectors and the embedding of an untied model: data NULL */
+  /* [params.count] for the backward, or NULL; vectors and the embedding of an untied model, and without transposes all: data
+   * NULL */
   struct matrix *transposed;
   /* [params.count] with transposed: the largest magnitude in each tensor, infinite when one is not a number */
   float *largest;
@@ -54,8 +55,10 @@ struct weights {
 };
 
 enum rc weights_create(struct weights **out, const struct model *m, bool for_training, struct err *err);
+/* For training, but the backward makes each transpose when it needs it.  Only where memory is the host's. */
+enum rc weights_create_without_transposes(struct weights **out, const struct model *m, struct err *err);
 void weights_free(struct weights *w);
-/* Bytes that weights_create allocates. */
+/* Bytes that weights_create allocates; without transposes as many as not for training. */
 size_t weights_bytes(const struct model *m, bool for_training);
 /* And of the host's memory, where that is another. */
 size_t weights_host_bytes(const struct model *m);
@@ -70,11 +73,15 @@ void weights_from_masters(struct weights *w, const float *masters);
  * pads the parameters is not looked at, and not written. */
 void weights_from_operands(struct weights *w, const void *operands);
 void weights_to_operands(const struct weights *w, void *operands);
+/* The same weights of the same model. */
+void weights_copy(struct weights *to, const struct weights *from);
 /* The widened values into masters [params.elements]. */
 void weights_to_masters(const struct weights *w, float *masters);
 /* normal(0, initializer_range) for matrices (norms 1, or 0 where they multiply by 1 + w; biases 0), by Philox (RNG_INIT, seed): masters [params.elements].
  * RC_NO_MEMORY where memory is not the host's and the buffer between is refused. */
 enum rc masters_random(const struct model *m, float *masters, uint64_t seed, struct err *err);
+/* The values [count] of one parameter of these, in the host's memory. */
+void master_random(const struct model *m, int param, float *values, uint64_t seed);
 /* SHA-256 over the per-tensor digests in table order, computed from the kernels' memory.  Also fails where the device
  * has (ops->status), so that no set of weights is taken for good that was not filled. */
 enum rc weights_digest(struct digest *out, const struct weights *w, struct err *err);
@@ -85,9 +92,13 @@ enum rc weights_to_safetensors(struct buf *out, struct digest *digest, const str
                                const char *const *metadata, const char *digest_key, struct err *err);
 /* Other weights of the same model, as weights_to_safetensors wrote them: row-major operands, tensor behind tensor. */
 struct weights_base {
-  const void *operands;
+  const void *operands; /* NULL: there are none */
   size_t bytes;
   struct digest digest;
+  /* Called, where memory is the host's, with bytes of the new file and of these that are not needed again soon; by any of the
+   * pool's threads.  NULL: nobody asks. */
+  void (*done)(void *context, const void *bytes, size_t count);
+  void *context;
 };
 /* The same, and on the way what turns base into these weights (weights_changes.h) into *changes, which is empty.  It stays empty
  * where that would be more than half of the file, operands are not bf16, or memory was refused. */

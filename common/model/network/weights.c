@@ -32,18 +32,18 @@ size_t weights_largest_count(const struct model *m) {
 
 /* Everything in one allocation, large enough for huge pages: a decode step reads all of it once, and with small pages
  * would wait for address translations.  w: NULL while measuring. */
-static size_t place(struct weights *w, char *base, const struct model *m, bool for_training) {
+static size_t place(struct weights *w, char *base, const struct model *m, bool transposes) {
   struct array_layout l = {base, 0};
   for (int i = 0; i < m->params.count; i++) {
     const struct param *p = &m->params.items[i];
     void *matrix = array_layout_take(&l, tensor_bytes(m, p), 1);
     if (w) w->matrices[i] = (struct matrix){.data = matrix, .N = p->rows, .K = p->cols};
   }
-  for (int i = 0; for_training && i < m->params.count; i++) {
+  for (int i = 0; i < m->params.count; i++) {
     const struct param *p = &m->params.items[i];
     if (!needs_transpose(m, p)) continue;
-    void *matrix = array_layout_take(&l, m->ops->matrix_bytes(m->ops, p->cols, p->rows), 1);
-    if (w) w->transposed[i] = (struct matrix){.data = matrix, .N = p->cols, .K = p->rows};
+    void *matrix = transposes ? array_layout_take(&l, m->ops->matrix_bytes(m->ops, p->cols, p->rows), 1) : NULL;
+    if (w && w->transposed) w->transposed[i] = (struct matrix){.data = matrix, .N = p->cols, .K = p->rows};
   }
   void *staging = array_layout_take(&l, weights_largest_count(m), m->ops->operand_bytes);
   void *converting = array_layout_take(&l, ops_place_bytes(m->ops, WEIGHTS_CONVERTED_AT_ONCE * sizeof(float)), 1);
@@ -58,30 +58,38 @@ size_t weights_host_bytes(const struct model *m) {
 
 size_t weights_bytes(const struct model *m, bool for_training) { return place(NULL, NULL, m, for_training); }
 
-static bool allocate(struct weights *w, bool for_training) {
+static bool allocate(struct weights *w, bool for_training, bool transposes) {
   const struct model *m = w->model;
   const size_t count = (size_t)m->params.count;
   w->matrices = calloc(count, sizeof *w->matrices);
   w->transposed = for_training ? calloc(count, sizeof *w->transposed) : NULL;
   w->largest = for_training ? calloc(count, sizeof *w->largest) : NULL;
-  w->memory = m->ops->alloc(m->ops, weights_bytes(m, for_training));
+  w->memory = m->ops->alloc(m->ops, weights_bytes(m, transposes));
   if (!w->matrices || (for_training && (!w->transposed || !w->largest)) || !w->memory) return false;
-  place(w, w->memory, m, for_training);
+  place(w, w->memory, m, transposes);
   w->host = m->ops->host_memory ? NULL : malloc(weights_host_bytes(m));
   return w->host || m->ops->host_memory;
 }
 
-enum rc weights_create(struct weights **out, const struct model *m, bool for_training, struct err *err) {
+static enum rc create(struct weights **out, const struct model *m, bool for_training, bool transposes, struct err *err) {
   *out = NULL;
   struct weights *w = calloc(1, sizeof *w);
   if (w) w->model = m;
-  if (!w || !allocate(w, for_training)) {
+  if (!w || !allocate(w, for_training, transposes)) {
     weights_free(w);
     return err_set(err, RC_NO_MEMORY, NULL, "weights of %zu parameters%s need %zu bytes, which were refused",
-                   m->params.parameters, for_training ? " and their transposes" : "", weights_bytes(m, for_training));
+                   m->params.parameters, transposes ? " and their transposes" : "", weights_bytes(m, transposes));
   }
   *out = w;
   return RC_OK;
+}
+
+enum rc weights_create(struct weights **out, const struct model *m, bool for_training, struct err *err) {
+  return create(out, m, for_training, for_training, err);
+}
+
+enum rc weights_create_without_transposes(struct weights **out, const struct model *m, struct err *err) {
+  return create(out, m, true, false, err);
 }
 
 void weights_free(struct weights *w) {
@@ -154,6 +162,10 @@ void weights_to_operands(const struct weights *w, void *operands) {
   }
 }
 
+void weights_copy(struct weights *to, const struct weights *from) {
+  for (int i = 0; i < to->model->params.count; i++) weights_fill(to, i, weights_stage(from, i));
+}
+
 void weights_to_masters(const struct weights *w, float *masters) {
   const struct model *m = w->model;
   for (int i = 0; i < m->params.count; i++) {
@@ -219,6 +231,16 @@ static void random_tensor(struct random_job *job, struct pool *pool) {
     pool_run(pool, random_part, job, (int)((p->count + RANDOM_PER_PART - 1) / RANDOM_PER_PART));
 }
 
+void master_random(const struct model *m, int param, float *values, uint64_t seed) {
+  struct random_job job = {
+      .param = &m->params.items[param],
+      .values = values,
+      .vector = m->config.plus_one || param_kind_is_bias(m->params.items[param].kind) ? 0 : 1,
+      .deviation = (double)m->config.initializer_range,
+      .key = {.seed = seed, .purpose = RNG_INIT, .round = 0, .group = (uint32_t)param, .sample = 0}};
+  random_tensor(&job, m->ops->pool);
+}
+
 enum rc masters_random(const struct model *m, float *masters, uint64_t seed, struct err *err) {
   const struct ops *ops = m->ops;
   const size_t bytes = ops_place_bytes(ops, weights_largest_count(m) * sizeof *masters);
@@ -228,12 +250,7 @@ enum rc masters_random(const struct model *m, float *masters, uint64_t seed, str
   ops->clear(ops, masters, m->params.elements * sizeof *masters);
   for (int i = 0; i < m->params.count; i++) {
     const struct param *p = &m->params.items[i];
-    struct random_job job = {.param = p,
-                             .values = between ? between : masters + p->offset,
-                             .vector = m->config.plus_one || param_kind_is_bias(p->kind) ? 0 : 1,
-                             .deviation = (double)m->config.initializer_range,
-                             .key = {.seed = seed, .purpose = RNG_INIT, .round = 0, .group = (uint32_t)i, .sample = 0}};
-    random_tensor(&job, ops->pool);
+    master_random(m, i, between ? between : masters + p->offset, seed);
     if (between) ops->upload(ops, masters + p->offset, between, p->count * sizeof *between);
   }
   free(between);

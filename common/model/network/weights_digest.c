@@ -34,6 +34,7 @@ struct digest_job {
   int *order;  /* [params.count] the largest first */
   size_t *at;  /* [params.count] bytes: where the tensor begins in file, and in an earlier version's */
   char *file;  /* NULL: the rows go through chunks */
+  const struct weights_base *base; /* or NULL */
   char *chunk; /* [threads, chunk_bytes] */
   size_t chunk_bytes;
   struct changes_job changes;
@@ -95,6 +96,14 @@ int weights_rows_at_once(const struct model *m, const struct param *p) {
   return (int)(tiles > 0 ? tiles : 1) * TILE_ROWS;
 }
 
+/* Bytes of a tensor from `from` on, in the file and in the earlier version's. */
+static void rows_done(const struct digest_job *job, int index, size_t from, size_t bytes, bool compared) {
+  const struct weights_base *b = job->base;
+  if (!b || !b->done || !job->file) return;
+  b->done(b->context, job->file + job->at[index] + from, bytes);
+  if (compared) b->done(b->context, job->changes.base + job->at[index] + from, bytes);
+}
+
 static void read_and_digest(struct digest_job *job, int index, char *chunk) {
   const struct weights *w = job->w;
   const struct ops *ops = w->model->ops;
@@ -120,6 +129,7 @@ static void read_and_digest(struct digest_job *job, int index, char *chunk) {
     ops->matrix_unpack_rows(ops, to, &w->matrices[index], row, rows);
     digest_update(&s, to, (size_t)rows * row_bytes);
     if (compares) changes_encode(&e, (size_t)(row + rows) * (size_t)p->cols);
+    rows_done(job, index, (size_t)row * row_bytes, (size_t)rows * row_bytes, compares);
   }
   digest_end(&job->leaves[index], &s);
   if (compares) compare_end(job, index, &e);
@@ -197,7 +207,7 @@ enum rc weights_digest_and_read(struct digest *out, const struct weights *w, cha
   const struct model *m = w->model;
   const bool host = m->ops->host_memory;
   const size_t count = (size_t)m->params.count, threads = (size_t)pool_threads(m->ops->pool);
-  struct digest_job job = {.w = w, .file = file, .chunk_bytes = host ? weights_chunk_bytes(m) : 0};
+  struct digest_job job = {.w = w, .file = file, .base = base, .chunk_bytes = host ? weights_chunk_bytes(m) : 0};
   enum rc rc = RC_OK;
   job.leaves = calloc(count, sizeof *job.leaves);
   job.bytes = calloc(count, sizeof *job.bytes);
@@ -209,12 +219,12 @@ enum rc weights_digest_and_read(struct digest *out, const struct weights *w, cha
   if (rc == RC_OK) {
     size_t at = 0;
     for (int i = 0; i < m->params.count; at += m->params.items[i++].count * m->ops->operand_bytes) job.at[i] = at;
-    if (base && file) changes_prepare(&job, base);
+    if (base && base->operands && file) changes_prepare(&job, base);
   }
   if (rc == RC_OK && host) digest_in_host(&job);
   for (; rc == RC_OK && !host && job.first < m->params.count; job.first = job.end) digest_together(&job);
   if (rc == RC_OK) st_combine_digests(out, job.leaves, count);
-  if (rc == RC_OK && base && file) changes_finish(&job, base, out, changes);
+  if (rc == RC_OK && job.changes.bytes) changes_finish(&job, base, out, changes);
   free(job.changes.bytes);
   free(job.changes.records);
   free(job.leaves);

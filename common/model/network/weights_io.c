@@ -321,8 +321,9 @@ enum rc weights_to_safetensors_from(struct buf *out, struct digest *digest, cons
   if (out->failed)
     return err_set(err, RC_NO_MEMORY, NULL, "a safetensors file of %zu bytes of tensors was refused its memory",
                    data_bytes);
-  const bool comparable = base && base->bytes == data_bytes && w->model->ops->format == FORMAT_BF16;
-  rc = weights_digest_and_read(digest, w, out->data + start, comparable ? base : NULL, changes, err);
+  struct weights_base from = base ? *base : (struct weights_base){0};
+  if (from.bytes != data_bytes || w->model->ops->format != FORMAT_BF16) from.operands = NULL;
+  rc = weights_digest_and_read(digest, w, out->data + start, &from, changes, err);
   if (rc != RC_OK) return rc;
   out->len += data_bytes;
   out->data[out->len] = '\0';

@@ -17,10 +17,27 @@ enum rc weights_blob_create(struct weights_blob **out, const char *run, int64_t 
   return RC_OK;
 }
 
+enum rc weights_blob_map(struct weights_blob *b, const char *scratch_dir, size_t most, struct err *err) {
+  const enum rc rc = scratch_file_make(&b->file, scratch_dir, most, err);
+  if (rc == RC_OK) b->bytes = (struct buf){.data = b->file.memory, .cap = most, .fixed = true};
+  return rc;
+}
+
+void weights_blob_part_done(const struct weights_blob *b, const void *part, size_t count) {
+  if (b->file.memory) scratch_file_done(&b->file, part, count);
+}
+
+void weights_blob_all_done(const struct weights_blob *b) { weights_blob_part_done(b, b->bytes.data, b->bytes.len); }
+
+static void bytes_free(struct weights_blob *b) {
+  buf_free(&b->bytes);
+  if (b->file.memory) scratch_file_free(&b->file);
+}
+
 /* The lock is held on entry and released on return; b may be gone. */
 static void settle_unlock(struct weights_blob *b) {
   const bool held = b->holders > 0 || b->pushers > 0;
-  if (!held && (b->readers == 0 || b->shut)) buf_free(&b->bytes);
+  if (!held && (b->readers == 0 || b->shut)) bytes_free(b);
   const bool last = !held && b->readers == 0 && !b->kept;
   pthread_mutex_unlock(&b->lock);
   if (!last) return;
@@ -87,6 +104,7 @@ size_t weights_blob_read(struct weights_blob *b, size_t at, char *out, size_t ma
   if (!b->shut && at < b->len) {
     count = b->len - at < max ? b->len - at : max;
     memcpy(out, b->bytes.data + at, count);
+    weights_blob_part_done(b, b->bytes.data + at, count);
   }
   pthread_mutex_unlock(&b->lock);
   return count;

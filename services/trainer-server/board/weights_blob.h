@@ -9,6 +9,8 @@
  * at most are in memory: of the current one, and of the one before or the next one; and where versions are pushed in the
  * background, of two more (publish/background.h).
  *
+ * With --lean they lie in a scratch file, and pages that are read or written leave memory soon after.
+ *
  * Any thread.  The mutex guards the counts, `shut` and, against readers, `bytes`; it is held for one piece's copy at most. */
 #ifndef LEASEHOLD_TRAINER_SERVER_BOARD_WEIGHTS_BLOB_H
 #define LEASEHOLD_TRAINER_SERVER_BOARD_WEIGHTS_BLOB_H
@@ -19,11 +21,13 @@
 #include "common/base/buf.h"
 #include "common/base/digest.h"
 #include "common/base/limits.h"
+#include "common/model/learning/scratch_file.h"
 
 enum { WEIGHTS_BLOBS_MAX = 2, WEIGHTS_BLOBS_PUSHED_MAX = 2 /* beside those, in the background */ };
 
 struct weights_blob {
   struct buf bytes;
+  struct scratch_file file; /* that they are mapped from, or none */
   size_t len; /* of the bytes; constant once it is published */
   char run[LIMIT_NAME_MAX];
   int64_t version;
@@ -39,6 +43,11 @@ struct weights_blob {
 
 /* Without bytes yet; the caller is its only holder. */
 enum rc weights_blob_create(struct weights_blob **out, const char *run, int64_t version, struct err *err);
+/* The bytes, at most `most`, shall lie in a scratch file in this folder, of which only the part at hand is in memory. */
+enum rc weights_blob_map(struct weights_blob *b, const char *scratch_dir, size_t most, struct err *err);
+/* Done for now with some of them, or with all: they may leave memory. */
+void weights_blob_part_done(const struct weights_blob *b, const void *part, size_t count);
+void weights_blob_all_done(const struct weights_blob *b);
 void weights_blob_hold(struct weights_blob *b);
 void weights_blob_release(struct weights_blob *b); /* NULL is fine */
 

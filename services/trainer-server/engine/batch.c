@@ -95,6 +95,25 @@ static bool unit_add(struct units_job *j, struct lane *lane) {
   return optimizer_take_unit(o, lane->gradient);
 }
 
+/* The memory of a unit's gradient before it is computed: zeros, or parts that lead to the sums. */
+static void gradient_begin(struct units_job *j, size_t g, struct lane *lane, struct unit *unit) {
+  struct engine *e = j->engine;
+  unit->parts = e->learning.parts;
+  if (unit->parts)
+    gradient_parts_begin(unit->parts, j->work->adds[g] ? e->learning.optimizer : NULL);
+  else if (!lane->clear)
+    e->ops->clear(e->ops, lane->gradient, e->model->params.elements * sizeof *lane->gradient);
+  lane->clear = false;
+}
+
+/* Afterwards; false: it poisoned the step.  Parts are in the sums already: a unit of the CPU's that was begun does not fail. */
+static bool gradient_end(struct units_job *j, size_t g, struct lane *lane) {
+  struct engine *e = j->engine;
+  if (e->learning.parts) return gradient_parts_end(e->learning.parts);
+  fault_gradient(lane->gradient, e->model->params.elements, j->work->in->version);
+  return j->work->adds[g] ? unit_add(j, lane) : true;
+}
+
 /* One group: log-probabilities and gradient, and the gradient into the sums.  timeline: NULL for lanes beside the
  * first. */
 static enum rc batch_unit(struct units_job *j, size_t g, struct lane *lane, struct timeline *timeline,
@@ -102,7 +121,6 @@ static enum rc batch_unit(struct units_job *j, size_t g, struct lane *lane, stru
   struct engine *e = j->engine;
   const struct submit_batch *in = j->work->in;
   const struct batch_group *group = &in->groups[g];
-  const size_t elements = e->model->params.elements;
   const struct unit_policies policies = {.current = e->learning.weights,
                                          .behaviour = in->after_steps > 0 ? e->learning.behaviour : NULL,
                                          .recorded = run_config_takes_behaviour(&e->run.training),
@@ -114,13 +132,11 @@ static enum rc batch_unit(struct units_job *j, size_t g, struct lane *lane, stru
   enum rc rc = unit_prepare(&unit, e->model, &policies, group, j->arena, err);
   pthread_mutex_unlock(&j->mutex);
   if (rc != RC_OK) return rc;
-  if (!lane->clear) e->ops->clear(e->ops, lane->gradient, elements * sizeof *lane->gradient);
-  lane->clear = false;
+  gradient_begin(j, g, lane, &unit);
   rc = unit_compute(lane->learner, &policies, &e->run.unit, &unit, lane->gradient, &result, timeline, err);
   if (rc != RC_OK) return rc;
   pthread_mutex_lock(&j->mutex);
-  fault_gradient(lane->gradient, elements, in->version);
-  if (j->work->adds[g]) poisoned = !unit_add(j, lane);
+  poisoned = !gradient_end(j, g, lane);
   if (++j->done == (j->mine + 1) / 2) fault_die(TRAINER_FAULT_DIE_IN_BATCH, in->version);
   pthread_mutex_unlock(&j->mutex);
   if (timeline) result.compute_us += timeline_mark(timeline, CAUSE_COMPUTE, clock_monotonic_us());

@@ -24,7 +24,7 @@
 /* What computes one gradient unit at a time. */
 struct lane {
   struct learner *learner;
-  float *gradient; /* of one unit; the first lane's is the optimizer's memory, see optimizer_gradient */
+  float *gradient; /* of one unit, or NULL; the first lane's is the optimizer's memory, see optimizer_gradient */
   bool clear;      /* the gradient is all zero, as optimizer_take_unit leaves it */
 };
 
@@ -34,6 +34,7 @@ struct learning {
   struct weights *behaviour; /* the version's, frozen before a round's first inner step; NULL: a strict run */
   struct optimizer *optimizer;
   struct lane *lanes; /* [options.lanes] */
+  struct gradient_parts *parts; /* a lean trainer's: its one lane has no gradient of its own */
   int learner_chunk;  /* tokens per chunk that the learners were made for */
 };
 

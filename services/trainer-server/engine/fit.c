@@ -7,12 +7,19 @@
 enum { CHUNK_TOKENS_MIN = 256 };
 
 /* What is given up, each a bit; in the order of their numbers a larger set is dearer than any smaller one. */
-enum { GIVE_UP_CHANGES = 1, GIVE_UP_ACTIVATIONS = 2, GIVE_UP_RESIDENT = 4, GIVE_UP_ALL = 7 };
+enum {
+  GIVE_UP_CHANGES = 1,
+  GIVE_UP_COPIES = 2,
+  GIVE_UP_ACTIVATIONS = 4,
+  GIVE_UP_RESIDENT = 8,
+  GIVE_UP_ALL = 15
+};
 
 static struct trainer_options without(const struct trainer_options *asked, int given_up, int64_t chunk_tokens) {
   struct trainer_options o = *asked;
   o.lanes = 1; /* more lanes are taken only where they fit */
   if (given_up & GIVE_UP_CHANGES) o.push_changes = false;
+  if (given_up & GIVE_UP_COPIES) o.lean = true;
   if (given_up & GIVE_UP_ACTIVATIONS) o.recompute_activations = true;
   if (given_up & GIVE_UP_RESIDENT) o.optimizer_mapped = true;
   o.chunk_tokens = chunk_tokens;
@@ -38,6 +45,13 @@ static void explain(struct memory_advice *a, const struct model *m, const struct
     o.push_changes = chosen->push_changes;
     plan_of(&after, m, &o);
     memory_advice_add(a, "--push-changes false", "servers are sent whole versions", &before, &after);
+    before = after;
+  }
+  if (o.lean != chosen->lean) {
+    o.lean = chosen->lean;
+    plan_of(&after, m, &o);
+    memory_advice_add(a, "--lean true", "transposes are made again and again, versions lie on disk, the same weights",
+                      &before, &after);
     before = after;
   }
   if (o.recompute_activations != chosen->recompute_activations) {

@@ -1,6 +1,7 @@
 /* Which options make a trainer fit into the memory that there is: a pure decision, from the cheapest to the dearest.
  *
  *   --push-changes false           servers are sent whole versions
+ *   --lean true                    transposes are made again for every backward pass, versions lie on disk
  *   --recompute-activations true   a third more computing
  *   --optimizer-state mapped       masters and moments are read from disk and written there in every step
  *   --chunk-tokens half, quarter   runs may ask for no larger chunk, and no sample may be longer than one

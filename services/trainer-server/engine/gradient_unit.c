@@ -224,9 +224,13 @@ enum rc unit_compute(struct learner *l, const struct unit_policies *policies, co
                               .reference = unit->reference,
                               .out = out,
                               .timeline = timeline};
-  if (rc == RC_OK)
+  float *logprob = policies->behaviour ? NULL : unit->logprob;
+  if (rc == RC_OK && unit->parts)
+    rc = learner_gradients_in_parts(l, policies->current, samples, n, config->temperature, unit_loss_gradient, &context,
+                                    unit->parts, logprob, err);
+  else if (rc == RC_OK)
     rc = learner_gradients(l, policies->current, samples, n, config->temperature, unit_loss_gradient, &context, grads,
-                           policies->behaviour ? NULL : unit->logprob, err);
+                           logprob, err);
   if (rc != RC_OK) return rc;
   out->entropy_sum = learner_entropy_sum(l);
   out->compute_us += unit_mark(timeline, CAUSE_COMPUTE);

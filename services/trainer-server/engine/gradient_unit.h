@@ -63,6 +63,7 @@ struct unit {
   float *logprob;   /* of the scored tokens: under the weights of the batch's version */
   float *recorded;  /* by the samplers, or NULL */
   float *reference; /* the reference's, or NULL */
+  struct gradient_parts *parts; /* begun: its gradient goes there and not to grads; or NULL */
   bool brought;     /* the group brought the reference's: it is there before the unit is computed */
   struct sample_logprobs *results;
 };
@@ -70,7 +71,7 @@ struct unit {
 /* Everything that unit_compute needs memory for.  Errors of unit_check, and RC_NO_MEMORY. */
 enum rc unit_prepare(struct unit *out, const struct model *m, const struct unit_policies *policies,
                      const struct batch_group *group, struct arena *arena, struct err *err);
-/* Adds the unit's gradient to grads (zeroed by the caller).
+/* Adds the unit's gradient to grads (zeroed by the caller), or to the unit's parts.
  * Marks the time on the timeline: `logprob` for the forward pass, `compute` for the rest, from the last mark on.  The
  * learner says when a chunk's forward has ended, not when it began: the first chunk's is measured, those of later
  * chunks are taken in proportion to their tokens.  NULL: no time is taken, and the result has none. */

@@ -6,6 +6,15 @@
 #include "services/trainer-server/engine/memory.h"
 #include "services/trainer-server/engine/run_config.h"
 
+enum rc learning_check_memory(const struct engine *e, struct err *err) {
+  const struct trainer_options *o = &e->options;
+  if (o->optimizer_mapped && !e->ops->host_memory)
+    return err_set(err, RC_UNSUPPORTED, "optimizer-state", "--optimizer-state mapped: only where the CPU computes");
+  if (o->lean && !(e->ops->host_memory && ranks_alone(&e->ranks)))
+    return err_set(err, RC_UNSUPPORTED, "lean", "--lean: only where the CPU computes, in one process");
+  return RC_OK;
+}
+
 float *learning_scratch(struct learning *l) {
   l->lanes[0].clear = false;
   return l->lanes[0].gradient;
@@ -32,6 +41,10 @@ enum rc learning_make_lanes(struct engine *e, struct err *err) {
   l->lanes = calloc((size_t)e->options.lanes, sizeof *l->lanes);
   if (!l->lanes)
     return err_set(err, RC_NO_MEMORY, NULL, "the lanes of %d units at once were refused memory", e->options.lanes);
+  if (e->options.lean) {
+    const enum rc rc = gradient_parts_create(&l->parts, e->model, trainer_scratch_dir(&e->options), err);
+    if (rc != RC_OK) return rc;
+  }
   l->lanes[0].gradient = optimizer_gradient(l->optimizer);
   for (int i = 1; i < e->options.lanes; i++) {
     l->lanes[i].gradient = e->ops->alloc(e->ops, bytes);
@@ -49,6 +62,7 @@ void learning_free_lanes(struct engine *e) {
     if (i > 0 && l->lanes[i].gradient) e->ops->release(e->ops, l->lanes[i].gradient);
   }
   free(l->lanes);
+  gradient_parts_free(l->parts);
 }
 
 enum rc learning_frozen_make(struct engine *e, struct err *err) {
@@ -71,13 +85,7 @@ void learning_show_run(struct engine *e, const struct digest *run_digest, const 
   board_run_begin(e->board, &run);
 }
 
-static void freeze(struct learning *l, struct weights *copy) {
-  float *scratch = learning_scratch(l);
-  weights_to_masters(l->weights, scratch);
-  weights_from_masters(copy, scratch);
-}
-
-void learning_freeze_behaviour(struct learning *l) { freeze(l, l->behaviour); }
+void learning_freeze_behaviour(struct learning *l) { weights_copy(l->behaviour, l->weights); }
 
 /* Those of the run before give their memory back first.  The reference is the weights that the run starts from. */
 static enum rc frozen_renew(struct engine *e, struct err *err) {
@@ -86,7 +94,7 @@ static enum rc frozen_renew(struct engine *e, struct err *err) {
   weights_free(l->behaviour);
   l->reference = l->behaviour = NULL;
   const enum rc rc = learning_frozen_make(e, err);
-  if (rc == RC_OK && l->reference) freeze(l, l->reference);
+  if (rc == RC_OK && l->reference) weights_copy(l->reference, l->weights);
   return rc;
 }
 
@@ -101,6 +109,10 @@ void learning_begin(struct engine *e, const struct optimizer_config *o) {
   struct learning *l = &e->learning;
   float *scratch = learning_scratch(l);
   optimizer_reset(l->optimizer, o);
+  if (e->options.lean) {
+    optimizer_from_weights(l->optimizer, l->weights);
+    return;
+  }
   weights_to_masters(l->weights, scratch);
   optimizer_set_masters(l->optimizer, scratch);
 }

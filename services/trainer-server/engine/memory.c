@@ -4,13 +4,15 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "common/model/learning/optimizer.h"
+#include "common/model/learning/gradient_parts.h"
 #include "common/model/network/weights_changes.h"
 #include "services/trainer-server/board/weights_blob.h"
 #include "services/trainer-server/ranks/devices.h"
 
 struct learner_options memory_learner_options(const struct trainer_options *o, int chunk_tokens) {
-  return (struct learner_options){.chunk_tokens = chunk_tokens, .recompute_activations = o->recompute_activations};
+  return (struct learner_options){.chunk_tokens = chunk_tokens,
+                                  .recompute_activations = o->recompute_activations,
+                                  .transposes_bytes = o->lean ? LEARNER_TRANSPOSES_BYTES : 0};
 }
 
 /* Of a version, at most. */
@@ -18,23 +20,29 @@ static size_t changes_bytes(const struct model *m, const struct trainer_options 
   return options->push_changes && m->ops->format == FORMAT_BF16 ? model_file_bytes(m) / CHANGES_PART : 0;
 }
 
-void trainer_memory_plan(struct memory_plan *out, const struct model *m, const struct trainer_options *options) {
+void trainer_memory_plan(struct memory_plan *out, const struct model *m, const struct trainer_options *asked) {
+  const bool device = !m->ops->host_memory;
+  struct trainer_options here = *asked; /* elsewhere the start refuses these: learning_check_memory */
+  here.lean &= !device && (!asked->ranks.comm || asked->ranks.comm->size == 1);
+  here.optimizer_mapped &= !device;
+  const struct trainer_options *options = &here;
   const struct learner_options o = memory_learner_options(options, (int)options->chunk_tokens);
   const struct learner_memory learner = learner_memory(m, &o);
-  const bool device = !m->ops->host_memory;
   const size_t lanes = options->lanes > 1 ? (size_t)options->lanes : 1;
   const size_t gradients = (lanes - 1) * m->params.elements * sizeof(float);
-  const struct shard shard = ranks_shard(options->ranks.comm, m->params.elements);
-  const size_t mapped = options->optimizer_mapped && !device ? optimizer_mapped_bytes(m, shard) : 0;
+  const struct optimizer_place place = {.shard = ranks_shard(options->ranks.comm, m->params.elements),
+                                        .scratch_dir = options->optimizer_mapped ? trainer_scratch_dir(options) : NULL,
+                                        .in_parts = options->lean};
   *out = (struct memory_plan){0};
-  memory_plan_add_where(out, "weights", weights_bytes(m, true), device);
-  memory_plan_add_where(out, "optimizer", optimizer_bytes(m, shard) - mapped + gradients, device);
+  memory_plan_add_where(out, "weights", weights_bytes(m, !options->lean), device);
+  const size_t parts = options->lean ? gradient_parts_bytes(m) : 0;
+  memory_plan_add_where(out, "optimizer", optimizer_bytes(m, &place) + gradients + parts, device);
   memory_plan_add_where(out, "activations", lanes * learner.activations, device);
   memory_plan_add_where(out, "scratch", lanes * learner.scratch + m->ops->scratch_bytes + model_rope_bytes(m), device);
   if (device)
     memory_plan_add(out, "buffers between host and device",
                     weights_host_bytes(m) + devices_bounce_bytes(options->ranks.comm, m->ops));
-  memory_plan_add(out, "published versions", WEIGHTS_BLOBS_MAX * model_file_bytes(m));
+  memory_plan_add(out, "published versions", options->lean ? 0 : WEIGHTS_BLOBS_MAX * model_file_bytes(m));
   memory_plan_add(out, "changes between versions", 2 * changes_bytes(m, options)); /* kept, and being made */
 }
 
@@ -47,7 +55,7 @@ void memory_choose_lanes(struct trainer_options *options, const struct model *m,
   struct memory_room room;
   const double operations = 6.0 * (double)m->params.parameters * (double)options->chunk_tokens;
   options->lanes = 1;
-  if (!m->ops->host_memory || operations > LANE_OPERATIONS_MAX) return;
+  if (!m->ops->host_memory || options->lean || operations > LANE_OPERATIONS_MAX) return;
   memory_room_read(&room, "", (size_t)options->memory_max);
   for (options->lanes = (int)options->threads; options->lanes > 1; options->lanes--) {
     plan_of(&plan, m, options);
@@ -97,7 +105,7 @@ static void frozen_add(struct memory_plan *plan, const struct model *m, const st
   if (f->behaviour) memory_plan_add_where(plan, "behaviour policy", weights_bytes(m, false), device);
   if (f->versions)
     memory_plan_add(plan, "versions being pushed",
-                    WEIGHTS_BLOBS_PUSHED_MAX * (model_file_bytes(m) + changes_bytes(m, options)));
+                    WEIGHTS_BLOBS_PUSHED_MAX * ((options->lean ? 0 : model_file_bytes(m)) + changes_bytes(m, options)));
 }
 
 static const char *frozen_name(const struct frozen_weights *f) {

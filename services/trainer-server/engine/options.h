@@ -14,11 +14,16 @@ struct trainer_options {
   int64_t random_init_seed;   /* used when model_dir has no model.safetensors; < 0: refuse */
   bool recompute_activations; /* see struct learner_options */
   bool push_changes;          /* servers are sent what differs between versions, where that is less */
+  bool lean;                  /* nothing is kept that can be made again, or lie in a scratch file: see learning.c */
   bool optimizer_mapped;      /* masters and moments lie in a scratch file */
-  const char *scratch_dir;    /* which is there; "": in state_dir */
+  const char *scratch_dir;    /* where scratch files are; "": in state_dir */
   bool fit;                   /* what the plan does not leave room for is given up: fit.h */
   int lanes;                  /* units computed side by side; no flag: memory_choose_lanes */
   struct ranks_options ranks;
 };
+
+static inline const char *trainer_scratch_dir(const struct trainer_options *o) {
+  return o->scratch_dir && o->scratch_dir[0] ? o->scratch_dir : o->state_dir;
+}
 
 #endif

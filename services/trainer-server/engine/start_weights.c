@@ -19,6 +19,18 @@ static enum rc folder_load(struct engine *e, const char *dir, struct err *err) {
   return rc;
 }
 
+/* Masters that no run has yet are where the numbers are made. */
+static void random_by_the_optimizer(struct engine *e, uint64_t seed) {
+  struct optimizer *o = e->learning.optimizer;
+  for (int i = 0; i < e->model->params.count; i++) {
+    const struct param *p = &e->model->params.items[i];
+    float *values = optimizer_masters(o) + p->offset;
+    master_random(e->model, i, values, seed);
+    optimizer_done_with(o, values, p->count);
+  }
+  optimizer_to_weights(o, e->learning.weights);
+}
+
 enum rc start_weights_initial(struct engine *e, struct err *err) {
   struct err cause = {0};
   if (st_folder_has_weights(e->options.model_dir)) return folder_load(e, e->options.model_dir, err);
@@ -26,10 +38,14 @@ enum rc start_weights_initial(struct engine *e, struct err *err) {
     const enum rc rc = folder_load(e, e->options.model_dir, &cause);
     return err_set(err, rc, NULL, "%.380s; and --random-init gives no seed to start from random weights", cause.message);
   }
+  const uint64_t seed = (uint64_t)e->options.random_init_seed;
   float *masters = learning_scratch(&e->learning);
-  const enum rc rc = masters_random(e->model, masters, (uint64_t)e->options.random_init_seed, err);
+  const enum rc rc = masters ? masters_random(e->model, masters, seed, err) : RC_OK;
   if (rc != RC_OK) return rc;
-  weights_from_masters(e->learning.weights, masters);
+  if (masters)
+    weights_from_masters(e->learning.weights, masters);
+  else
+    random_by_the_optimizer(e, seed);
   log_info("random initial weights, seed %" PRId64, e->options.random_init_seed);
   return RC_OK;
 }
@@ -62,5 +78,6 @@ void start_weights_back(struct engine *e) {
   enum rc rc = st_open_memory(&file, current->bytes.data, current->bytes.len, &err);
   if (rc == RC_OK) rc = weights_from_safetensors(e->learning.weights, file, &err);
   st_close(file);
+  weights_blob_all_done(current);
   if (rc != RC_OK) ranks_lose(&e->ranks, &err); /* they are no version's */
 }

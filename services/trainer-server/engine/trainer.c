@@ -220,16 +220,17 @@ static enum rc ranks_join(struct engine *e, struct err *err) {
   return rc;
 }
 
-static enum rc optimizer_make_mapped(struct engine *e, struct shard shard, const struct optimizer_config *config,
-                                     struct err *err) {
+static enum rc optimizer_make(struct engine *e, const struct optimizer_config *config, struct err *err) {
   const struct trainer_options *o = &e->options;
-  const char *dir = o->scratch_dir && o->scratch_dir[0] ? o->scratch_dir : o->state_dir;
-  if (!e->ops->host_memory)
-    return err_set(err, RC_UNSUPPORTED, "optimizer-state", "--optimizer-state mapped: only where the CPU computes");
-  enum rc rc = file_make_dirs(dir, err);
-  if (rc == RC_OK) rc = optimizer_create_mapped(&e->learning.optimizer, e->model, shard, config, dir, err);
-  if (rc == RC_OK)
-    log_info("masters and moments: %zu MiB in a scratch file in %s", optimizer_mapped_bytes(e->model, shard) >> 20, dir);
+  const char *dir = trainer_scratch_dir(o);
+  const struct optimizer_place place = {.shard = ranks_shard(e->ranks.comm, e->model->params.elements),
+                                        .scratch_dir = o->optimizer_mapped ? dir : NULL,
+                                        .in_parts = o->lean};
+  enum rc rc = o->optimizer_mapped || o->lean ? file_make_dirs(dir, err) : RC_OK;
+  if (rc == RC_OK) rc = optimizer_create_at(&e->learning.optimizer, e->model, &place, config, err);
+  if (rc == RC_OK && o->optimizer_mapped)
+    log_info("masters and moments: %zu MiB in a scratch file in %s",
+             optimizer_mapped_bytes(e->model, place.shard) >> 20, dir);
   return rc;
 }
 
@@ -237,12 +238,11 @@ static enum rc learning_make(struct engine *e, struct err *err) {
   static const struct optimizer_config idle = {
       .lr = 0, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .grad_scale_log2 = 32};
   struct learning *l = &e->learning;
-  const struct shard shard = ranks_shard(e->ranks.comm, e->model->params.elements);
-  enum rc rc = weights_create(&l->weights, e->model, true, err);
-  if (rc == RC_OK && e->options.optimizer_mapped)
-    rc = optimizer_make_mapped(e, shard, &idle, err);
-  else if (rc == RC_OK)
-    rc = optimizer_create_shard(&l->optimizer, e->model, shard, &idle, err);
+  enum rc rc = learning_check_memory(e, err);
+  if (rc == RC_OK)
+    rc = e->options.lean ? weights_create_without_transposes(&l->weights, e->model, err)
+                         : weights_create(&l->weights, e->model, true, err);
+  if (rc == RC_OK) rc = optimizer_make(e, &idle, err);
   if (rc == RC_OK) rc = learning_make_lanes(e, err);
   if (rc != RC_OK) return rc;
   e->next_step.accumulated = calloc(1, sizeof *e->next_step.accumulated);

@@ -7,32 +7,58 @@
 #include "common/base/log.h"
 #include "services/trainer-server/engine/optimizer_arrays.h"
 
+/* A header names each tensor, its shape and its place in about 200 bytes. */
+enum { HEADER_MOST = 8192, TENSOR_HEADER_MOST = 512 };
+
+static enum rc blob_make(struct engine *e, struct weights_blob **out, const char *run, int64_t version,
+                         struct err *err) {
+  const struct model *m = e->model;
+  enum rc rc = weights_blob_create(out, run, version, err);
+  if (rc != RC_OK || !e->options.lean) return rc;
+  const size_t most = model_file_bytes(m) + HEADER_MOST + (size_t)m->params.count * TENSOR_HEADER_MOST;
+  rc = weights_blob_map(*out, trainer_scratch_dir(&e->options), most, err);
+  if (rc != RC_OK) weights_blob_release(*out);
+  return rc;
+}
+
+/* Of a version that is being serialized, and the one before. */
+struct two_blobs {
+  const struct weights_blob *now, *before;
+};
+
+static void part_done(void *context, const void *bytes, size_t count) {
+  const struct two_blobs *b = context;
+  weights_blob_part_done(b->now, bytes, count);
+  if (b->before) weights_blob_part_done(b->before, bytes, count);
+}
+
 enum rc version_serialize(struct engine *e, const char *run, int64_t version, bool pushed, struct weights_blob **out,
                           struct err *err) {
   const struct weights_blob *before = board_current(e->board);
   const size_t bytes = model_file_bytes(e->model);
-  struct weights_base base = {.bytes = bytes};
+  struct two_blobs blobs = {.before = before};
+  struct weights_base base = {.bytes = bytes, .done = part_done, .context = &blobs};
   struct weights_blob *b = NULL;
   if (e->options.push_changes && pushed && before && before->bytes.len > bytes) {
     base.operands = before->bytes.data + before->bytes.len - bytes; /* behind the header */
     base.digest = before->digest;
   }
   enum rc rc = board_make_room(e->board, err);
-  if (rc == RC_OK) rc = weights_blob_create(&b, run, version, err);
+  if (rc == RC_OK) rc = blob_make(e, &b, run, version, err);
   if (rc != RC_OK) return rc;
   char number[32];
   snprintf(number, sizeof number, "%" PRId64, version);
   const char *const metadata[] = {"leasehold.run", run, "leasehold.version", number, NULL};
   b->base = base.digest;
-  const struct weights *now = e->learning.weights;
-  rc = base.operands ? weights_to_safetensors_from(&b->bytes, &b->digest, now, metadata, "leasehold.digest", &base,
-                                                   &b->changes, err)
-                     : weights_to_safetensors(&b->bytes, &b->digest, now, metadata, "leasehold.digest", err);
+  blobs.now = b;
+  rc = weights_to_safetensors_from(&b->bytes, &b->digest, e->learning.weights, metadata, "leasehold.digest", &base,
+                                   &b->changes, err);
   if (rc == RC_OK) rc = buf_check(&b->bytes, err);
   if (rc != RC_OK) {
     weights_blob_release(b);
     return rc;
   }
+  weights_blob_all_done(b);
   b->len = b->bytes.len;
   *out = b;
   return RC_OK;
@@ -58,6 +84,7 @@ enum rc version_checkpoint(struct engine *e, const struct weights_blob *b, const
   meta.fence = v.fence;
   const struct checkpoint_arrays arrays = optimizer_arrays(e);
   enum rc rc = checkpoint_write(e->options.state_dir, e->options.model_dir, &meta, e->model, &arrays, &b->bytes, err);
+  weights_blob_all_done(b);
   if (rc != RC_OK) return rc;
   struct err kept = {0};
   if (!step) rc = checkpoint_keep(e->options.state_dir, b->run, &(struct kept_checkpoints){0}, err);

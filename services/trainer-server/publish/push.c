@@ -223,6 +223,7 @@ enum rc push_to_all(struct pusher *p, const struct push_round *round, struct pus
   for (size_t i = 0; i < n; i++) {
     if (pushes[i].started) pthread_join(pushes[i].thread, NULL);
   }
+  weights_blob_all_done(round->blob);
   pushes_judge(p, round, pushes, broadcast, arena);
   if (broadcast) atomic_store(&p->fabric_taken, false);
   return RC_OK;

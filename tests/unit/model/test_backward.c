@@ -101,6 +101,68 @@ static void test_same_bits_everywhere(void **state) {
   }
 }
 
+/* Into the sums as one array, or tensor by tensor from weights without transposes: the same integers. */
+static void check_parts(int family, bool tied, size_t transposes_bytes, int chunk_tokens) {
+  const struct model_config c = family_config(family, tied);
+  static const struct optimizer_config config = {
+      .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .grad_scale_log2 = 40};
+  struct learner_options options = {.chunk_tokens = chunk_tokens};
+  struct optimizer *whole = NULL, *sums = NULL;
+  struct gradient_parts *parts = NULL;
+  struct weights *lean = NULL;
+  struct learner *l = NULL;
+  struct recorder r = {0};
+  struct unit u;
+  struct bench b;
+  float logprob[2][TOTAL_MAX];
+  int calls;
+  make_unit(&u, c.vocabulary);
+  assert_true(bench_open(&b, &c, FORMAT_BF16, NULL, 2));
+  const struct model *m = b.model;
+  const struct optimizer_place place = {.shard = shard_of(m->params.elements, 0, 1), .in_parts = true};
+  float *grads = gradients(m, &u, &options, logprob[0], &calls), *masters = calloc(m->params.elements, sizeof *masters);
+  assert_int_equal(optimizer_create(&whole, m, &config, NULL), RC_OK);
+  assert_int_equal(optimizer_create_at(&sums, m, &place, &config, NULL), RC_OK);
+  assert_int_equal(gradient_parts_create(&parts, m, "/tmp", NULL), RC_OK);
+  assert_int_equal(weights_create_without_transposes(&lean, m, NULL), RC_OK);
+  struct weights *w = random_weights(m, true, 4); /* as in gradients */
+  weights_to_masters(w, masters);
+  weights_from_masters(lean, masters);
+  weights_free(w);
+  options.transposes_bytes = transposes_bytes;
+  assert_int_equal(learner_create(&l, m, &options, NULL), RC_OK);
+  assert_true(optimizer_add_unit(whole, grads));
+  for (int unit = 0; unit < 2; unit++) { /* the second is in the sums already */
+    r = (struct recorder){0};
+    gradient_parts_begin(parts, unit == 0 ? sums : NULL);
+    assert_int_equal(learner_gradients_in_parts(l, lean, u.samples, u.count, 0.9f, some_loss, &r, parts, logprob[1], NULL),
+                     RC_OK);
+    assert_true(gradient_parts_end(parts));
+    assert_int_equal(r.calls, calls);
+    assert_memory_equal(logprob[0], logprob[1], (size_t)u.scored_count * sizeof *logprob[0]);
+    if (memcmp(optimizer_sums(whole), optimizer_sums(sums), m->params.elements * sizeof(int64_t)) != 0)
+      fail_msg("family %d, tied %d, %zu bytes for transposes, chunks of %d: the sums differ", family, tied,
+               transposes_bytes, chunk_tokens);
+  }
+  free(grads);
+  free(masters);
+  learner_free(l);
+  weights_free(lean);
+  gradient_parts_free(parts);
+  optimizer_free(whole);
+  optimizer_free(sums);
+  bench_close(&b);
+}
+
+static void test_gradients_in_parts_make_the_same_sums(void **state) {
+  (void)state;
+  for (int family = 0; family < FAMILY_CONFIGS; family++)
+    for (int chunk_tokens = 150; chunk_tokens <= 512; chunk_tokens += 362) {
+      check_parts(family, family % 2 == 0, 1, chunk_tokens);
+      check_parts(family, family % 2 == 1, LEARNER_TRANSPOSES_BYTES, chunk_tokens);
+    }
+}
+
 /* Recomputed activations equal the discarded ones, with and without shared rows, with a last layer that is cut short,
  * and with logits of one head block or of several. */
 static void check_recomputed(int family) {
@@ -479,6 +541,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_same_bits_everywhere),
       cmocka_unit_test(test_recomputed_activations_give_the_same_bits),
+      cmocka_unit_test(test_gradients_in_parts_make_the_same_sums),
       cmocka_unit_test(test_a_learner_that_only_goes_forward_gives_the_same_bits),
       cmocka_unit_test(test_memory_grows_with_rows_and_not_with_their_square),
       cmocka_unit_test(test_chunks_only_change_the_order_of_sums),

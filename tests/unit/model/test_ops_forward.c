@@ -61,6 +61,14 @@ static void matrix_on(const struct machine *m) {
     for (int i = 0; i < N; i++)
       for (int k = 0; k < K; k++)
         assert_int_equal(lit_bits(operand_at(m, columns, (size_t)(k * N + i))), lit_bits(w[i * K + k]));
+    for (int first = 0; first < K; first += 32) { /* the same by pieces, padding included */
+      struct matrix piece = {.N = K - first < 32 ? K - first : 32, .K = N};
+      const size_t bytes = o->matrix_bytes(o, piece.N, N), row_bytes = bytes / (size_t)round_up(piece.N, 16);
+      piece.data = guarded(bytes);
+      memset(piece.data, 0x55, bytes);
+      o->matrix_transpose(o, &piece, &W, first);
+      assert_memory_equal(piece.data, (char *)X.data + (size_t)first * row_bytes, bytes);
+    }
     float *x = zeros((size_t)(2 * K));
     o->embed(o, x, &W, (int32_t[]){N - 1, 0}, 2);
     same_floats(m, "embed", x, w + (size_t)(N - 1) * (size_t)K, (size_t)K);

@@ -214,6 +214,50 @@ static void test_refuses_bad_configs(void **state) {
   assert_int_equal(schedule_kind_parse(&kind, "step", NULL), RC_INVALID);
 }
 
+/* Without arrays for gradients: units come in pieces of any size, a poisoned one in the last of them, and the step works in
+ * several windows, the last not full. */
+static void test_a_step_in_parts_has_the_same_bits(void **state) {
+  (void)state;
+  struct model_config c = tiny_config(true);
+  struct bench large;
+  struct optimizer *whole = NULL, *parts = NULL;
+  struct step_result r, s;
+  c.vocabulary = 60000;
+  assert_true(bench_open(&large, &c, FORMAT_BF16, NULL, 2));
+  const struct model *m = large.model;
+  const size_t elements = m->params.elements, bytes = elements * sizeof(float);
+  const struct optimizer_place place = {.shard = shard_of(elements, 0, 1), .scratch_dir = "/tmp", .in_parts = true};
+  float *masters = calloc(elements, sizeof *masters);
+  masters_random(m, masters, 1, NULL);
+  assert_int_equal(optimizer_create(&whole, m, &CONFIG, NULL), RC_OK);
+  assert_int_equal(optimizer_create_at(&parts, m, &place, &CONFIG, NULL), RC_OK);
+  assert_true(optimizer_bytes(m, &place) <= elements * sizeof(int64_t) + (4 << 20) + 64);
+  assert_null(optimizer_gradient(parts));
+  optimizer_set_masters(whole, masters);
+  optimizer_set_masters(parts, masters);
+  for (uint64_t step = 0; step < 4; step++) {
+    const bool poisoned = step == 2;
+    float *g = gradient_unit(m, step);
+    if (poisoned) g[elements - 1] = NAN;
+    assert_int_equal(optimizer_add_unit(whole, g), !poisoned);
+    bool good = optimizer_add_part(parts, 0, g, elements / 3);
+    good &= optimizer_add_part(parts, elements / 3, g + elements / 3, elements - elements / 3);
+    assert_int_equal(optimizer_end_parts(parts, good), !poisoned);
+    free(g);
+    optimizer_step(whole, 5, &r);
+    optimizer_step(parts, 5, &s);
+    assert_true(r.grad_norm == s.grad_norm && r.skipped == poisoned && s.skipped == poisoned && r.step == s.step);
+    assert_memory_equal(optimizer_masters(whole), optimizer_masters(parts), bytes);
+    assert_memory_equal(optimizer_moment1(whole), optimizer_moment1(parts), bytes);
+    assert_memory_equal(optimizer_moment2(whole), optimizer_moment2(parts), bytes);
+    for (size_t i = 0; i < elements; i++) assert_true(optimizer_sums(parts)[i] == 0);
+  }
+  optimizer_free(whole);
+  optimizer_free(parts);
+  free(masters);
+  bench_close(&large);
+}
+
 /* Masters and moments in a scratch file: the same steps, weights and arrays, bit for bit, also of a tensor that is worked on
  * in several windows. */
 static void test_mapped_state_has_the_same_bits(void **state) {
@@ -233,9 +277,10 @@ static void test_mapped_state_has_the_same_bits(void **state) {
   float *masters = calloc(elements, sizeof *masters);
   masters_random(m, masters, 1, NULL);
   assert_int_equal(optimizer_create(&resident, m, &CONFIG, NULL), RC_OK);
-  if (optimizer_create_mapped(&mapped, m, all, &CONFIG, "/tmp", &err) != RC_OK) fail_msg("%s", err.message);
-  assert_int_equal(optimizer_bytes(m, all) - optimizer_mapped_bytes(m, all),
-                   elements * (sizeof(float) + sizeof(int64_t)));
+  const struct optimizer_place at_rest = {.shard = all}, on_disk = {.shard = all, .scratch_dir = "/tmp"};
+  if (optimizer_create_at(&mapped, m, &on_disk, &CONFIG, &err) != RC_OK) fail_msg("%s", err.message);
+  assert_int_equal(optimizer_bytes(m, &at_rest) - optimizer_mapped_bytes(m, all), optimizer_bytes(m, &on_disk));
+  assert_int_equal(optimizer_bytes(m, &on_disk), elements * (sizeof(float) + sizeof(int64_t)));
   assert_int_equal(weights_create(&expected, m, true, NULL), RC_OK);
   assert_int_equal(weights_create(&got, m, true, NULL), RC_OK);
   optimizer_set_masters(resident, masters);
@@ -270,7 +315,8 @@ static void test_mapped_state_has_the_same_bits(void **state) {
   assert_memory_equal(optimizer_masters(resident), optimizer_masters(mapped), bytes);
   optimizer_free(resident);
   optimizer_free(mapped);
-  assert_int_equal(optimizer_create_mapped(&mapped, m, all, &CONFIG, "/nowhere", &err), RC_IO);
+  const struct optimizer_place nowhere = {.shard = all, .scratch_dir = "/nowhere"};
+  assert_int_equal(optimizer_create_at(&mapped, m, &nowhere, &CONFIG, &err), RC_IO);
   assert_null(mapped);
   weights_free(expected);
   weights_free(got);
@@ -283,6 +329,7 @@ static void test_mapped_state_has_the_same_bits(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_mapped_state_has_the_same_bits),
+      cmocka_unit_test(test_a_step_in_parts_has_the_same_bits),
       cmocka_unit_test(test_units_commute),
       cmocka_unit_test(test_matches_plain_adamw),
       cmocka_unit_test(test_poison_skips_the_step_and_nothing_else),

@@ -141,10 +141,10 @@ static void test_shards_step_as_one(void **state) {
 /* A shard costs its share of masters and moments, and the whole costs what it did. */
 static void test_memory_is_shared_out(void **state) {
   (void)state;
-  const size_t whole = optimizer_bytes(b.model, shard_of(n, 0, 1));
+  const size_t whole = optimizer_bytes(b.model, &(struct optimizer_place){.shard = shard_of(n, 0, 1)});
   assert_true(whole >= n * 24 && whole <= n * 24 + 5 * 64);
   const struct shard third = shard_of(n, 1, 3);
-  const size_t bytes = optimizer_bytes(b.model, third);
+  const size_t bytes = optimizer_bytes(b.model, &(struct optimizer_place){.shard = third});
   assert_true(bytes >= n * 12 + shard_count(third) * 12 && bytes <= n * 12 + shard_count(third) * 12 + 5 * 64);
 }
 
