@@ -329,7 +329,7 @@ $(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c tests/uni
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help cuda deps demo demo-dapo demo-reward check test test-all contract tokenizers families verifiers fuzz-verifiers test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl e2e long load bench-smoke faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help cuda deps demo demo-dapo demo-reward check test test-all contract tokenizers families verifiers fuzz-verifiers test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl whole-size e2e long load bench-smoke faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
@@ -363,7 +363,7 @@ test: ## everything that must pass before anything is published: check, then rea
 	@$(MAKE) --no-print-directory e2e
 
 test-all: ## the long tiers too: all strings for the tokenizers, families, all mutants, speed, load, benches, sanitizers, schemathesis, kill -9 of every role, the demo's seeds and controls
-	@$(MAKE) --no-print-directory test tokenizers families verifiers fuzz-verifiers mutants speed load long bench-smoke asan ubsan tsan contract
+	@$(MAKE) --no-print-directory test tokenizers families verifiers fuzz-verifiers mutants speed load long bench-smoke whole-size asan ubsan tsan contract
 	$(PYTHON) tests/e2e/test_inflight_kills.py
 	tests/e2e/demo-seeds
 	$(PYTHON) deploy/rewards/demo.py
@@ -398,6 +398,9 @@ bench-coordinator: $(BENCH_COORDINATOR) ## measure durable grants and results be
 
 bench-publish: all $(BUILD)/bench/publish_load ## measure how long a version takes until a server has staged it, beside copy and SHA-256 (SHAPE=0.6b|quarter)
 	@$(PYTHON) tests/bench/bench-publish
+
+whole-size: all ## a 0.6B model, all three services, rounds of 4 x 4 x 256 tokens in 20 GB, and in 15 GB with a mapped optimizer (10 minutes; 25 GB of disk)
+	@$(PYTHON) tests/bench/whole-size
 
 bench-trl: all ## run the demo beside TRL's GRPOTrainer, from the same base (by pip, into build/: 6 GB; PAIRS=n, STEPS=n)
 	@$(PYTHON) tests/bench/bench-trl

@@ -199,12 +199,12 @@ def test_what_is_mapped_or_not_kept_is_not_in_memory(alone):
     digests, written = set(), set()
     for name, (args, formula) in modes.items():
         trainer = alone.trainer(name, CONFIG, "--chunk-tokens", 1024, *args)
-        digests.add(train(trainer, 3, CONFIG, 1024, samples=8, length=120))
+        digests.add(train(trainer, 2, CONFIG, 1024, samples=8, length=120))
         held_to_its_plan(trainer, tiny)
         follows(planned(trainer), trainer_formula(CONFIG, 1024, **formula))
         trainer.stop()
         assert sorted(p.name for p in (alone.folder / f"{name}-state").iterdir()) == ["latest", "r1"], name
-        written.add((alone.folder / f"{name}-state/r1/v3/optimizer.safetensors").read_bytes())
+        written.add((alone.folder / f"{name}-state/r1/v2/optimizer.safetensors").read_bytes())
         trainer.restart()  # and makes no version yet, so that it takes less
         digests.add(call("GET", trainer.url + "/v1/model")["digest"])
         assert peak(trainer) - (peak(tiny) - sum(planned(tiny).values())) <= 1.01 * sum(planned(trainer).values())

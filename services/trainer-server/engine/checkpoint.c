@@ -182,6 +182,26 @@ static enum rc write_named(const char *dir, const char *name, const void *bytes,
   return rc == RC_OK ? file_write(path, bytes, len, err) : rc;
 }
 
+/* Piece by piece, so that the pages of a mapped version need not be in memory together. */
+static enum rc write_weights(const char *dir, const struct buf *bytes, const struct checkpoint_arrays *arrays,
+                             struct err *err) {
+  enum { AT_ONCE = FLOATS_AT_ONCE * sizeof(float) };
+  char path[LIMIT_PATH_MAX];
+  enum rc rc = path_format(path, err, "%s/model.safetensors", dir);
+  if (rc != RC_OK) return rc;
+  FILE *file = fopen(path, "wbe");
+  if (!file) return err_set_errno(err, RC_IO, "creating %s", path);
+  bool good = true;
+  for (size_t at = 0, n; good && at < bytes->len; at += n) {
+    n = bytes->len - at < AT_ONCE ? bytes->len - at : AT_ONCE;
+    good = fwrite(bytes->data + at, 1, n, file) == n;
+    if (arrays->weights_done) arrays->weights_done(arrays->weights, bytes->data + at, n);
+  }
+  if (!good || fflush(file) != 0) rc = err_set_errno(err, RC_IO, "writing %s", path);
+  if (fclose(file) != 0 && rc == RC_OK) rc = err_set_errno(err, RC_IO, "closing %s", path);
+  return rc;
+}
+
 static enum rc write_latest(const char *state_dir, const char *run, int64_t version, struct err *err) {
   char latest[LATEST_MAX], path[LIMIT_PATH_MAX];
   snprintf(latest, sizeof latest, "%s/v%" PRId64 "\n", run, version);
@@ -211,7 +231,7 @@ static enum rc write_partial(const char *partial, const char *model_dir, const s
   struct digest optimizer;
   enum rc rc = file_make_dirs(partial, err);
   if (rc == RC_OK) rc = model_files_copy(model_dir, partial, err);
-  if (rc == RC_OK) rc = write_named(partial, "model.safetensors", weights_bytes->data, weights_bytes->len, err);
+  if (rc == RC_OK) rc = write_weights(partial, weights_bytes, arrays, err);
   if (rc == RC_OK) rc = path_format(path, err, "%s/optimizer.safetensors", partial);
   fault_die(TRAINER_FAULT_DIE_IN_CHECKPOINT, meta->version - 1);
   if (rc == RC_OK) rc = write_optimizer(path, m, arrays, &optimizer, err);

@@ -57,6 +57,9 @@ struct checkpoint_arrays {
   enum rc (*spread)(void *context, int which, struct err *err);
   /* These values have been written out or read in. */
   void (*done)(void *context, const float *values, size_t count);
+  /* These bytes of the weights have been written out; NULL: nobody asks. */
+  void (*weights_done)(const void *weights, const void *bytes, size_t count);
+  const void *weights;
 };
 /* Array `which` as the optimizer keeps it: its shard. */
 float *checkpoint_array(struct optimizer *o, int which);

@@ -51,8 +51,10 @@ enum rc version_serialize(struct engine *e, const char *run, int64_t version, bo
   const char *const metadata[] = {"leasehold.run", run, "leasehold.version", number, NULL};
   b->base = base.digest;
   blobs.now = b;
-  rc = weights_to_safetensors_from(&b->bytes, &b->digest, e->learning.weights, metadata, "leasehold.digest", &base,
-                                   &b->changes, err);
+  const struct weights *now = e->learning.weights;
+  rc = base.operands || e->options.lean
+           ? weights_to_safetensors_from(&b->bytes, &b->digest, now, metadata, "leasehold.digest", &base, &b->changes, err)
+           : weights_to_safetensors(&b->bytes, &b->digest, now, metadata, "leasehold.digest", err);
   if (rc == RC_OK) rc = buf_check(&b->bytes, err);
   if (rc != RC_OK) {
     weights_blob_release(b);
@@ -62,6 +64,10 @@ enum rc version_serialize(struct engine *e, const char *run, int64_t version, bo
   b->len = b->bytes.len;
   *out = b;
   return RC_OK;
+}
+
+static void written_out(const void *weights, const void *bytes, size_t count) {
+  weights_blob_part_done(weights, bytes, count);
 }
 
 enum rc version_checkpoint(struct engine *e, const struct weights_blob *b, const struct job *step, struct err *err) {
@@ -82,9 +88,10 @@ enum rc version_checkpoint(struct engine *e, const struct weights_blob *b, const
   }
   meta.epoch = v.epoch;
   meta.fence = v.fence;
-  const struct checkpoint_arrays arrays = optimizer_arrays(e);
+  struct checkpoint_arrays arrays = optimizer_arrays(e);
+  arrays.weights_done = written_out;
+  arrays.weights = b;
   enum rc rc = checkpoint_write(e->options.state_dir, e->options.model_dir, &meta, e->model, &arrays, &b->bytes, err);
-  weights_blob_all_done(b);
   if (rc != RC_OK) return rc;
   struct err kept = {0};
   if (!step) rc = checkpoint_keep(e->options.state_dir, b->run, &(struct kept_checkpoints){0}, err);
