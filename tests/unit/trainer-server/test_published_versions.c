@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <malloc.h>
 #include <netinet/in.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -53,6 +54,37 @@ static void a_reader_reads_on_until_its_version_is_shut(void **state) {
   assert_int_equal(weights_blob_read(b, 0, piece, sizeof piece), 0);
   weights_blob_forget(b);
   weights_blob_read_end(b);
+}
+
+/* A version in a scratch file: its pages leave memory and come back, it never outgrows the file, and a full disk or no folder
+ * refuses it. */
+static void a_mapped_version_leaves_memory_and_comes_back(void **state) {
+  (void)state;
+  enum { MOST = 1 << 16 };
+  struct weights_blob *b = NULL;
+  struct err err = {0};
+  unsigned char there = 1;
+  char piece[SMALL], part[64];
+  assert_rc(RC_OK, weights_blob_create(&b, "r1", 3, &err), err);
+  assert_int_equal(weights_blob_map(b, "/nowhere", MOST, &err), RC_IO);
+  assert_rc(RC_OK, weights_blob_map(b, "/tmp", MOST, &err), err);
+  for (int i = 0; i < MOST / (int)sizeof part - 1; i++) {
+    memset(part, 'a' + i % 26, sizeof part);
+    buf_append(&b->bytes, part, sizeof part);
+  }
+  b->len = b->bytes.len;
+  const char *bytes = b->bytes.data;
+  weights_blob_all_done(b);
+  weights_blob_read_begin(b);
+  for (size_t at = 0; at < b->len; at += sizeof piece) {
+    const size_t n = weights_blob_read(b, at, piece, sizeof piece);
+    for (size_t i = 0; i < n; i++) assert_int_equal(piece[i], 'a' + (int)((at + i) / sizeof part % 26));
+  }
+  weights_blob_read_end(b);
+  buf_append(&b->bytes, part, sizeof part); /* it and a NUL have no room */
+  assert_true(b->bytes.failed && b->bytes.data == bytes && b->bytes.len == b->len);
+  weights_blob_release(b);
+  assert_int_equal(mincore((void *)(uintptr_t)bytes, SMALL, &there), -1); /* not even mapped */
 }
 
 static void the_last_reader_frees_a_superseded_version(void **state) {
@@ -304,6 +336,7 @@ static void a_step_waits_for_the_push_of_the_version_before_last(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_reader_reads_on_until_its_version_is_shut),
+      cmocka_unit_test(a_mapped_version_leaves_memory_and_comes_back),
       cmocka_unit_test(the_last_reader_frees_a_superseded_version),
       cmocka_unit_test(a_holder_keeps_the_bytes_of_a_version_that_was_shut),
       cmocka_unit_test(a_pusher_keeps_the_bytes_and_is_not_waited_for),
