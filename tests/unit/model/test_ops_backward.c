@@ -382,10 +382,11 @@ static void soft_cap_on(const struct machine *m) {
   enum { N = 5003 };
   const struct ops *o = m->ops;
   float *d = random_operands(m, N, 2.0f), *capped = random_floats(N, 7.0f), *want = zeros(N);
+  for (int i = 0; i < N; i += 7) capped[i] = -INFINITY, d[i] = 0; /* left out of a row that was cut */
   void *operands = as_operands(m, d, N);
   for (int i = 0; i < N; i++) {
     const float t = capped[i] / 7.0f, square = t * t;
-    want[i] = d[i] * (1.0f - square);
+    if (i % 7) want[i] = d[i] * (1.0f - square);
   }
   o->soft_cap_backward(o, operands, capped, 7.0f, N);
   same_operands(m, "soft_cap_backward", operands, want, N);

@@ -210,7 +210,8 @@ void ISA_NAME(soft_cap_backward)(const void *args, size_t begin, size_t end, voi
   (void)scratch;
   for (size_t at = begin; at < end; at += VL) {
     const int n = end - at < VL ? (int)(end - at) : VL;
-    const vf t = load_some(c->capped + at, n) / c->cap;
+    vf t = load_some(c->capped + at, n) / c->cap;
+    t = vselect(t < vset(-1.0f), vset(-1.0f), t); /* -infinity, of a row that was cut: its gradient stays 0 */
     store_some_operands(c->d, at, load_some_operands(c->d, at, n, f32) * (1.0f - t * t), n, f32);
   }
 }
