@@ -7,7 +7,7 @@
 #include "common/wire/lease.h"
 #include "services/coordinator/writer/core.h"
 #include "services/coordinator/store/ids.h"
-#include "services/coordinator/rounds/retention.h"
+#include "services/coordinator/records/retention.h"
 #include "services/coordinator/views/round_view.h"
 #include "services/coordinator/rounds/run_life.h"
 

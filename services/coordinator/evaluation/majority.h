@@ -4,7 +4,7 @@
  * they are written, because the verifier has found each equal to the dataset's.  Of answers with equally many votes one is
  * drawn, so that the value is the chance that it is the right one: 1 over their number.  It depends on no order.
  *
- * Pure; called by rounds/evaluation_results.c.  Memory: the caller's. */
+ * Pure; called by records/evaluation_results.c.  Memory: the caller's. */
 #ifndef LEASEHOLD_COORDINATOR_EVALUATION_MAJORITY_H
 #define LEASEHOLD_COORDINATOR_EVALUATION_MAJORITY_H
 

@@ -8,9 +8,9 @@
 #include "services/coordinator/decide/overlong.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/rounds/remote_rewards.h"
-#include "services/coordinator/rounds/evaluation_results.h"
+#include "services/coordinator/records/evaluation_results.h"
 #include "services/coordinator/rounds/round.h"
-#include "services/coordinator/rounds/round_sums.h"
+#include "services/coordinator/records/round_sums.h"
 #include "services/coordinator/rounds/stream.h"
 #include "services/coordinator/pool/pool.h"
 

@@ -4,10 +4,10 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "services/coordinator/rounds/curriculum.h"
-#include "services/coordinator/rounds/exactness.h"
-#include "services/coordinator/rounds/evaluation_results.h"
-#include "services/coordinator/rounds/round_sums.h"
+#include "services/coordinator/records/curriculum.h"
+#include "services/coordinator/records/exactness.h"
+#include "services/coordinator/records/evaluation_results.h"
+#include "services/coordinator/records/round_sums.h"
 #include "services/coordinator/fault.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/views/evaluation_view.h"

@@ -9,7 +9,7 @@
 #include "services/coordinator/pool/workers.h"
 #include "services/coordinator/rounds/remote_rewards.h"
 #include "services/coordinator/rounds/round.h"
-#include "services/coordinator/rounds/round_sums.h"
+#include "services/coordinator/records/round_sums.h"
 #include "services/coordinator/rounds/rounds.h"
 #include "services/coordinator/rounds/run_life.h"
 #include "services/coordinator/run/run_context.h"

@@ -7,7 +7,7 @@
 #include "services/coordinator/pool/trainer_place.h"
 #include "services/coordinator/pool/workers.h"
 #include "services/coordinator/rounds/group_timeout.h"
-#include "services/coordinator/rounds/retention.h"
+#include "services/coordinator/records/retention.h"
 #include "services/coordinator/rounds/rounds.h"
 
 enum { RETENTION_MS = 20 }; /* between two pieces of a round that is dropped */

@@ -10,7 +10,7 @@
  *
  *   {"rate_min": 0.1, "rate_max": 0.9, "pass_reward": 1, "rest_epochs": 1, "from": "r3"}       a run's `dataset.curriculum`
  *
- * Pure.  The configuration is read and written by run_config.c, its strings live in the caller's arena; rounds/curriculum.c
+ * Pure.  The configuration is read and written by run_config.c, its strings live in the caller's arena; records/curriculum.c
  * keeps the records and asks. */
 #ifndef LEASEHOLD_COORDINATOR_RUN_CURRICULUM_H
 #define LEASEHOLD_COORDINATOR_RUN_CURRICULUM_H

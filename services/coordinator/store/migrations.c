@@ -225,7 +225,7 @@ static const char *const steps[] = {
     "UPDATE workers SET holder = 1 WHERE kind = 1;"
     "CREATE INDEX workers_holder ON workers (fence) WHERE holder = 1;"
     "ALTER TABLE runs ADD COLUMN waiting_for TEXT;",
-    /* 8: rounds whose rollouts are dropped (rounds/retention.h); first_sealed_ms is written then, because it is of the
+    /* 8: rounds whose rollouts are dropped (records/retention.h); first_sealed_ms is written then, because it is of the
      * groups.  leases_group is for the groups' deletion, whose foreign key would read all leases otherwise. */
     "ALTER TABLE rounds ADD COLUMN rollouts_state INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE rounds ADD COLUMN first_sealed_ms INTEGER;"
@@ -258,7 +258,7 @@ static const char *const steps[] = {
     "INTEGER,"
     "  PRIMARY KEY (run, round, step), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, WITHOUT ROWID;",
     /* 11: sums that were counted over a round's groups, samples and batches whenever they were asked for
-     * (rounds/round_sums.h); only of rounds that go on.  first_sealed_ms is written with the first group that closes. */
+     * (records/round_sums.h); only of rounds that go on.  first_sealed_ms is written with the first group that closes. */
     "ALTER TABLE rounds ADD COLUMN jobs_undone INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE rounds ADD COLUMN submitted_samples INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE rounds ADD COLUMN groups_sealed INTEGER NOT NULL DEFAULT 0;"
@@ -350,7 +350,7 @@ static const char *const steps[] = {
     "missed INTEGER NOT NULL DEFAULT 0, last_error TEXT, PRIMARY KEY (run, term)) STRICT, WITHOUT ROWID;",
     /* 18: what the run's dataset was found to hold (run_context_counts), as JSON; null before it was loaded */
     "ALTER TABLE runs ADD COLUMN dataset_counts TEXT;",
-    /* 19: curricula (rounds/curriculum.h): how many samples of an item passed when it last came, and in which epoch;
+    /* 19: curricula (records/curriculum.h): how many samples of an item passed when it last came, and in which epoch;
      * rounds.dataset_next: where in dataset order the round's next refill is looked for.  Null without a curriculum. */
     "CREATE TABLE prompt_rates ("
     "  run INTEGER NOT NULL REFERENCES runs (id), item INTEGER NOT NULL, samples INTEGER NOT NULL, passed INTEGER NOT "
@@ -358,7 +358,7 @@ static const char *const steps[] = {
     "ALTER TABLE groups ADD COLUMN dataset_epoch INTEGER;"
     "ALTER TABLE rounds ADD COLUMN dataset_next INTEGER;"
     "ALTER TABLE rounds ADD COLUMN prompts_passed_over INTEGER;",
-    /* 20: evaluations of several sets (rounds/evaluation_results.h), kept when the groups behind them are dropped.
+    /* 20: evaluations of several sets (records/evaluation_results.h), kept when the groups behind them are dropped.
      * groups.evaluation_set: which of the run's sets a problem is of, null for training.  samples.passed, vote: struct
      * reward_verdict, of evaluations.  evaluation_items.content: of prompt and answer, by which problems of two evaluations
      * are paired; rewards: float64s, in the order of the samples; majority: null where answers are not counted.

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "services/coordinator/decide/states.h"
-#include "services/coordinator/rounds/retention.h"
+#include "services/coordinator/records/retention.h"
 #include "services/coordinator/store/migrations.h"
 
 enum { RUN = 1, GROUPS = 2, SAMPLES = 3 };

@@ -5,7 +5,7 @@
 
 #include <sqlite3.h>
 
-#include "services/coordinator/rounds/round_sums.h"
+#include "services/coordinator/records/round_sums.h"
 #include "services/coordinator/store/migrations.h"
 
 enum { RUN = 1, ROUND = 4, VERSION = 9 };

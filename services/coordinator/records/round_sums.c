@@ -1,5 +1,5 @@
 /* Adds closed groups to their round's sums, and makes its means of them. */
-#include "services/coordinator/rounds/round_sums.h"
+#include "services/coordinator/records/round_sums.h"
 
 #include "services/coordinator/decide/stored.h"
 

@@ -4,8 +4,8 @@
  * Writer's thread only, inside the caller's savepoint; no memory of its own.  Called by round.c when a round's
  * training has ended (again if its batches had to be sent to another trainer), and when all samples of an evaluation
  * are in.  It decides from what is stored: the rows of the batches and of the workers that took part. */
-#ifndef LEASEHOLD_COORDINATOR_ROUNDS_EXACTNESS_H
-#define LEASEHOLD_COORDINATOR_ROUNDS_EXACTNESS_H
+#ifndef LEASEHOLD_COORDINATOR_RECORDS_EXACTNESS_H
+#define LEASEHOLD_COORDINATOR_RECORDS_EXACTNESS_H
 
 #include "services/coordinator/writer/core_state.h"
 

@@ -1,5 +1,5 @@
 /* Keeps pass rates, and walks along the dataset's order past the prompts that rest. */
-#include "services/coordinator/rounds/curriculum.h"
+#include "services/coordinator/records/curriculum.h"
 
 #include "services/coordinator/decide/ordinals.h"
 #include "services/coordinator/decide/stored.h"

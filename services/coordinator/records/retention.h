@@ -15,8 +15,8 @@
  *
  * Writer's thread only, inside the caller's savepoint; no memory of its own: a marked round stays marked across a
  * restart, and its rollouts count as dropped from the mark on. */
-#ifndef LEASEHOLD_COORDINATOR_ROUNDS_RETENTION_H
-#define LEASEHOLD_COORDINATOR_ROUNDS_RETENTION_H
+#ifndef LEASEHOLD_COORDINATOR_RECORDS_RETENTION_H
+#define LEASEHOLD_COORDINATOR_RECORDS_RETENTION_H
 
 #include "services/coordinator/decide/stored.h"
 #include "services/coordinator/store/store.h"

@@ -8,8 +8,8 @@
  * in no figure.  Figures do not depend on the order in which problems were answered: they are summed in the order of lines.
  *
  * Writer's thread only, inside the caller's savepoint.  Previous hop of a rollout: group_seal.c. */
-#ifndef LEASEHOLD_COORDINATOR_ROUNDS_EVALUATION_RESULTS_H
-#define LEASEHOLD_COORDINATOR_ROUNDS_EVALUATION_RESULTS_H
+#ifndef LEASEHOLD_COORDINATOR_RECORDS_EVALUATION_RESULTS_H
+#define LEASEHOLD_COORDINATOR_RECORDS_EVALUATION_RESULTS_H
 
 #include "services/coordinator/run/run_context.h"
 #include "services/coordinator/writer/core_state.h"

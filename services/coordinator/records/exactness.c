@@ -1,5 +1,5 @@
 /* Judges whether a round was exact from the rows of its batches and workers, and stores the verdict with its reason. */
-#include "services/coordinator/rounds/exactness.h"
+#include "services/coordinator/records/exactness.h"
 
 #include <inttypes.h>
 

@@ -1,5 +1,5 @@
 /* Stores an evaluation's items, and makes its figures of them. */
-#include "services/coordinator/rounds/evaluation_results.h"
+#include "services/coordinator/records/evaluation_results.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "services/coordinator/evaluation/interval.h"
 #include "services/coordinator/evaluation/majority.h"
 #include "services/coordinator/evaluation/pass_at_k.h"
-#include "services/coordinator/rounds/kept_versions.h"
+#include "services/coordinator/records/kept_versions.h"
 
 /* ---- one problem ---- */
 

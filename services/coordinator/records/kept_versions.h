@@ -7,8 +7,8 @@
  * checkpoint whatever checkpoint_every says (kept_versions_wanted), and its evaluation is in before the next step prunes.
  *
  * Readers' connections or the writer's; kept_versions_store and _mark inside the writer's savepoint. */
-#ifndef LEASEHOLD_COORDINATOR_ROUNDS_KEPT_VERSIONS_H
-#define LEASEHOLD_COORDINATOR_ROUNDS_KEPT_VERSIONS_H
+#ifndef LEASEHOLD_COORDINATOR_RECORDS_KEPT_VERSIONS_H
+#define LEASEHOLD_COORDINATOR_RECORDS_KEPT_VERSIONS_H
 
 #include "services/coordinator/run/run_config.h"
 #include "services/coordinator/store/store.h"

@@ -1,5 +1,5 @@
 /* Marks the rounds whose rollouts are no longer needed when a step is done, and deletes them a piece at a time. */
-#include "services/coordinator/rounds/retention.h"
+#include "services/coordinator/records/retention.h"
 
 /* ---- marking ---- */
 

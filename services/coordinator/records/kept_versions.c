@@ -1,5 +1,5 @@
 /* Finds the versions with the best figures, and stores which checkpoints there are. */
-#include "services/coordinator/rounds/kept_versions.h"
+#include "services/coordinator/records/kept_versions.h"
 
 enum rc kept_versions_best(struct store *s, const struct run_config *config, int64_t run, struct json_i32s *out,
                            struct arena *arena, struct err *err) {

@@ -10,8 +10,8 @@
  * the groups where rewards are 0 or 1; those of others may differ in the last digits, which decides nothing.
  *
  * Writer's thread only, inside the caller's savepoint.  Previous hop of a rollout: group_seal.c. */
-#ifndef LEASEHOLD_COORDINATOR_ROUNDS_ROUND_SUMS_H
-#define LEASEHOLD_COORDINATOR_ROUNDS_ROUND_SUMS_H
+#ifndef LEASEHOLD_COORDINATOR_RECORDS_ROUND_SUMS_H
+#define LEASEHOLD_COORDINATOR_RECORDS_ROUND_SUMS_H
 
 #include "common/wire/lease.h"
 #include "services/coordinator/decide/states.h"

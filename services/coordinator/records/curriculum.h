@@ -6,8 +6,8 @@
  * Records change only between rounds.  So which prompts a round and its refills take depends on the rounds before it and on
  * nothing else, and sync and pipelined runs take the same.  Writer's thread, inside the caller's savepoint; called by
  * round.c, and only for runs that have a curriculum. */
-#ifndef LEASEHOLD_COORDINATOR_ROUNDS_CURRICULUM_H
-#define LEASEHOLD_COORDINATOR_ROUNDS_CURRICULUM_H
+#ifndef LEASEHOLD_COORDINATOR_RECORDS_CURRICULUM_H
+#define LEASEHOLD_COORDINATOR_RECORDS_CURRICULUM_H
 
 #include "services/coordinator/run/dataset.h"
 #include "services/coordinator/writer/core_state.h"
