@@ -259,6 +259,11 @@ struct ops {
    * zero. */
   void (*logprob_backward)(const struct ops *, void *dlogits_operand, const float *dlogprob, const float *logits,
                            const float *lse, const int32_t *target, float temperature, int T, int V);
+  /* The same, less dentropy[t] * p * (log p + entropy[t]) / temperature: p = exp(z - lse), entropy as `logprob` gave it.
+   * Rows whose dentropy is 0 are logprob_backward's, bit for bit. */
+  void (*logprob_entropy_backward)(const struct ops *, void *dlogits_operand, const float *dlogprob,
+                                   const float *dentropy, const float *entropy, const float *logits, const float *lse,
+                                   const int32_t *target, float temperature, int T, int V);
 
   /* --- optimizer --- */
   /* acc[i] += round(g[i] * 2^scale_log2); false (and acc untouched where it happened) when a value is not finite or

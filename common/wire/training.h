@@ -23,7 +23,19 @@ struct training_config {
   double clip_low, clip_high;
   double importance_cap; /* of "tis", at least 1; 0 for the others, and then left out of messages */
   double kl_coefficient;
-  const char *normalization; /* "tokens" | "samples" | "sequences" */
+  /* Of the KL term; all that follows is left out of messages where it is as here: "k3", "loss", "" and 0. */
+  const char *kl_estimator; /* "k1" | "k2" | "k3" */
+  const char *kl_in;        /* "loss" | "reward": then the trainer takes it off the advantages, whose kind it is told: */
+  const char *advantage;    /* "leave_one_out" | "group_centered"; "" unless kl_in is "reward" */
+  double kl_target;          /* of a token, by the estimator: kl_coefficient is adapted to it after each round; 0: it is constant */
+  int32_t kl_horizon;        /* samples in which it may change by a fifth; with kl_target, else 0 */
+  /* The digest, in hex, of weights that are the reference in the place of version 0's: a teacher's, which computes all
+   * passes (trainer-server --role teach); the trainer has them not. "": none. */
+  const char *teacher;
+  int32_t reference_every;   /* rounds after which the reference becomes the weights of then; 0: never */
+  double entropy_coefficient;
+  int32_t length_max;        /* of normalization "length": the longest that a completion may be; else 0 */
+  const char *normalization; /* "tokens" | "samples" | "sequences" | "length" */
   double lr, beta1, beta2, eps, weight_decay, clip_norm, lr_min_ratio;
   const char *schedule; /* "constant" | "linear" | "cosine" */
   int32_t warmup_steps, total_steps;
@@ -39,6 +51,9 @@ void training_config_write(const struct training_config *c, struct json_writer *
 enum rc training_config_read(struct training_config *c, const struct json *value, struct arena *arena, struct err *err);
 /* RC_INVALID where its update rule cannot have its cut; under the name of what cuts. */
 enum rc training_config_check_cut(const struct training_config *c, struct err *err);
+
+/* What a posted configuration may leave to be resolved, and a trainer needs: `advantage` and `length_max`. */
+enum rc training_config_complete(const struct training_config *c, struct err *err);
 
 /* Where the weights of a run's version 0 come from. */
 enum start_from {

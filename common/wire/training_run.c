@@ -12,17 +12,26 @@
 
 static const char *const OBJECTIVES[] = {"grpo",          "reinforce", "ppo",           "gspo",    "cispo",
                                          "decoupled_ppo", "tis",       "cross_entropy", "evaluate"};
-static const char *const NORMALIZATIONS[] = {"tokens", "samples", "sequences"};
+static const char *const NORMALIZATIONS[] = {"tokens", "samples", "sequences", "length"};
+static const char *const KL_ESTIMATORS[] = {"k3", "k1", "k2"};
+static const char *const KL_PLACES[] = {"loss", "reward"};
+static const char *const LINEAR_ADVANTAGES[] = {"leave_one_out", "group_centered"};
 static const char *const SCHEDULES[] = {"constant", "linear", "cosine"};
 static const char *const UPDATES[] = {
     [UPDATE_STRICT] = "strict", [UPDATE_MINIBATCH] = "minibatch", [UPDATE_INFLIGHT] = "inflight"};
 static const char *const OPEN_STATES[] = {"ready", "replaying"};
+
+enum { KL_HORIZON = 10000 }; /* samples: Ziegler et al.'s */
 
 void training_config_defaults(struct training_config *c) {
   *c = (struct training_config){
       .objective = "grpo",
       .clip_low = 0.2,
       .clip_high = 0.2,
+      .kl_estimator = "k3",
+      .kl_in = "loss",
+      .advantage = "",
+      .teacher = "",
       .normalization = "tokens",
       .lr = 1e-6,
       .beta1 = 0.9,
@@ -44,6 +53,15 @@ void training_config_write(const struct training_config *c, struct json_writer *
   json_kv_f64(w, "clip_high", c->clip_high);
   if (c->importance_cap != 0) json_kv_f64(w, "importance_cap", c->importance_cap);
   json_kv_f64(w, "kl_coefficient", c->kl_coefficient);
+  if (strcmp(c->kl_estimator, KL_ESTIMATORS[0]) != 0) json_kv_string(w, "kl_estimator", c->kl_estimator);
+  if (strcmp(c->kl_in, KL_PLACES[0]) != 0) json_kv_string(w, "kl_in", c->kl_in);
+  if (c->advantage[0]) json_kv_string(w, "advantage", c->advantage);
+  if (c->kl_target != 0) json_kv_f64(w, "kl_target", c->kl_target);
+  if (c->kl_target != 0) json_kv_int(w, "kl_horizon", c->kl_horizon);
+  if (c->teacher[0]) json_kv_string(w, "teacher", c->teacher);
+  if (c->reference_every != 0) json_kv_int(w, "reference_every", c->reference_every);
+  if (c->entropy_coefficient != 0) json_kv_f64(w, "entropy_coefficient", c->entropy_coefficient);
+  if (c->length_max != 0) json_kv_int(w, "length_max", c->length_max);
   json_kv_string(w, "normalization", c->normalization);
   json_kv_f64(w, "lr", c->lr);
   json_kv_f64(w, "beta1", c->beta1);
@@ -67,11 +85,64 @@ void training_config_write(const struct training_config *c, struct json_writer *
  * the weights that drew it, so these must be the weights that it trains. */
 enum rc training_config_check_cut(const struct training_config *c, struct err *err) {
   const char *name = sampling_cut_name(&c->cut);
+  if (name && c->entropy_coefficient != 0)
+    return err_set(err, RC_INVALID, name,
+                   "training.entropy_coefficient %g is of the whole vocabulary's entropy, and a cut row has another: "
+                   "expected one of the two",
+                   c->entropy_coefficient);
   if (!name || c->update == UPDATE_STRICT) return RC_OK;
   return err_set(err, RC_INVALID, name,
                  "update '%s' trains on tokens that other weights than the current ones have drawn, which leave out "
                  "other tokens; update 'strict' can have `%s`",
                  UPDATES[c->update], name);
+}
+
+static bool takes_policies(const struct training_config *c) {
+  return strcmp(c->objective, "evaluate") != 0 && strcmp(c->objective, "cross_entropy") != 0;
+}
+
+/* What changes the KL term from round to round. */
+static enum rc kl_schedule_check(const struct training_config *c, struct err *err) {
+  const char *said = c->kl_target != 0         ? "kl_target"
+                     : c->reference_every != 0 ? "reference_every"
+                     : c->teacher[0]           ? "teacher"
+                                               : NULL;
+  struct digest teacher;
+  if (said && (!takes_policies(c) || !((float)c->kl_coefficient > 0)))
+    return err_set(err, RC_INVALID, said, "`%s` is for a KL term: objective '%s' with kl_coefficient %g has none", said,
+                   c->objective, c->kl_coefficient);
+  if (c->teacher[0] && !digest_from_hex(&teacher, c->teacher))
+    return err_set(err, RC_INVALID, "teacher", "expected the digest of a teacher's weights, 64 hexadecimal digits");
+  if (c->teacher[0] && c->reference_every != 0)
+    return err_set(err, RC_INVALID, "reference_every", "the reference is the teacher, which stays: leave it out");
+  if (c->kl_target == 0 && c->kl_horizon != 0)
+    return err_set(err, RC_INVALID, "kl_horizon", "`kl_horizon` is for `kl_target`, which is left out; got %d", c->kl_horizon);
+  if (c->reference_every % c->checkpoint_every == 0) return RC_OK;
+  return err_set(err, RC_INVALID, "reference_every",
+                 "a reference comes back from its checkpoint: expected a multiple of checkpoint_every (%d), got %d",
+                 c->checkpoint_every, c->reference_every);
+}
+
+/* The KL term's, the entropy's and the length's fields, and what they need of each other. */
+static enum rc terms_check(const struct training_config *c, struct err *err) {
+  int index;
+  const bool in_reward = strcmp(c->kl_in, "reward") == 0, by_length = strcmp(c->normalization, "length") == 0;
+  enum rc rc = wire_choice(&index, "kl_estimator", c->kl_estimator, KL_ESTIMATORS, WIRE_COUNT(KL_ESTIMATORS), err);
+  if (rc == RC_OK) rc = wire_choice(&index, "kl_in", c->kl_in, KL_PLACES, WIRE_COUNT(KL_PLACES), err);
+  if (rc == RC_OK && in_reward && c->advantage[0])
+    rc = wire_choice(&index, "advantage", c->advantage, LINEAR_ADVANTAGES, WIRE_COUNT(LINEAR_ADVANTAGES), err);
+  if (rc != RC_OK) return rc;
+  if (!in_reward && c->advantage[0])
+    return err_set(err, RC_INVALID, "advantage", "the trainer is told the kind of advantage with kl_in 'reward' only, got '%s'",
+                   c->advantage);
+  if (in_reward && !takes_policies(c))
+    return err_set(err, RC_INVALID, "kl_in", "objective '%s' has no rewards", c->objective);
+  if (c->entropy_coefficient != 0 && strcmp(c->objective, "evaluate") == 0)
+    return err_set(err, RC_INVALID, "entropy_coefficient", "objective 'evaluate' has no loss");
+  if (!by_length && c->length_max != 0)
+    return err_set(err, RC_INVALID, "length_max", "normalization '%s' divides by no length, 'length' does; got %d",
+                   c->normalization, c->length_max);
+  return RC_OK;
 }
 
 /* Checks that the bounds of a field table cannot express: open ends, names, and combinations.  A number counts as
@@ -90,8 +161,10 @@ static enum rc training_config_check(const struct training_config *c, struct err
   if (strcmp(c->objective, "tis") != 0 && c->importance_cap != 0)
     return err_set(err, RC_INVALID, "importance_cap", "objective '%s' caps no importance weight, 'tis' does; got %g",
                    c->objective, c->importance_cap);
-  if (c->update != UPDATE_STRICT &&
-      (strcmp(c->objective, "evaluate") == 0 || strcmp(c->objective, "cross_entropy") == 0))
+  rc = terms_check(c, err);
+  if (rc == RC_OK) rc = kl_schedule_check(c, err);
+  if (rc != RC_OK) return rc;
+  if (c->update != UPDATE_STRICT && !takes_policies(c))
     return err_set(err, RC_INVALID, "update",
                    "objective '%s' compares no policy with the one that sampled; expected update 'strict'",
                    c->objective);
@@ -121,6 +194,15 @@ enum rc training_config_read(struct training_config *c, const struct json *value
       OPTIONAL_F64("clip_high", c->clip_high, 1e6),
       OPTIONAL_F64("importance_cap", c->importance_cap, 1e6),
       OPTIONAL_F64("kl_coefficient", c->kl_coefficient, 1e6),
+      OPTIONAL_NAME("kl_estimator", c->kl_estimator),
+      OPTIONAL_NAME("kl_in", c->kl_in),
+      OPTIONAL_NAME("advantage", c->advantage),
+      OPTIONAL_F64("kl_target", c->kl_target, 1e6),
+      OPTIONAL_I32("kl_horizon", c->kl_horizon, 0, INT32_MAX),
+      OPTIONAL_NAME("teacher", c->teacher),
+      OPTIONAL_I32("reference_every", c->reference_every, 0, LIMIT_ROUNDS),
+      OPTIONAL_F64("entropy_coefficient", c->entropy_coefficient, 1e6),
+      OPTIONAL_I32("length_max", c->length_max, 0, LIMIT_SEQUENCE_TOKENS),
       OPTIONAL_NAME("normalization", c->normalization),
       OPTIONAL_F64("lr", c->lr, 1000),
       OPTIONAL_F64("beta1", c->beta1, 1),
@@ -146,6 +228,7 @@ enum rc training_config_read(struct training_config *c, const struct json *value
   if (rc == RC_OK) rc = wire_choice(&index, "update", update, UPDATES, WIRE_COUNT(UPDATES), err);
   if (rc != RC_OK) return rc;
   c->update = (enum update_rule)index;
+  if (c->kl_target != 0 && c->kl_horizon == 0) c->kl_horizon = KL_HORIZON;
   return training_config_check(c, err);
 }
 
@@ -189,10 +272,20 @@ static enum rc read_start(struct run_start *s, const struct json *value, struct 
   return rc;
 }
 
+enum rc training_config_complete(const struct training_config *c, struct err *err) {
+  if (strcmp(c->normalization, "length") == 0 && c->length_max < 1)
+    return err_set(err, RC_INVALID, "length_max", "normalization 'length' needs the longest that a completion may be, got %d",
+                   c->length_max);
+  if (strcmp(c->kl_in, "reward") == 0 && !c->advantage[0])
+    return err_set(err, RC_INVALID, "advantage", "kl_in 'reward' needs the kind of advantage, got none");
+  return RC_OK;
+}
+
 static enum rc read_training(struct training_config *c, const struct json *value, struct arena *arena,
                              struct err *err) {
   training_config_defaults(c);
-  const enum rc rc = training_config_read(c, value, arena, err);
+  enum rc rc = training_config_read(c, value, arena, err);
+  if (rc == RC_OK) rc = training_config_complete(c, err);
   if (rc != RC_OK) err_in_field(err, "training");
   return rc;
 }

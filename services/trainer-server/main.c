@@ -33,7 +33,7 @@ enum { DRAIN_MS = 2000, TICK_MS = 100, LED_TICK_MS = 5, START_MS = 60000 };
 
 struct settings {
   struct program_settings program;
-  const char *role; /* "train", "preprocess" */
+  const char *role; /* "train", "preprocess", "teach" */
   const char *coordinator, *advertise_url, *name, *fabric, *device, *exactness, *isa, *fault;
   const char *optimizer_state; /* "resident", "mapped" */
   int64_t rank_silence_ms;
@@ -183,8 +183,9 @@ out:
 
 static enum rc run_rank(struct settings *s, struct err *err) {
   if (strcmp(s->role, "train") == 0) return serve(s, err);
-  if (strcmp(s->role, "preprocess") != 0)
-    return err_set(err, RC_INVALID, "role", "--role: expected train or preprocess, got \"%.80s\"", s->role);
+  s->trainer.teaches = strcmp(s->role, "teach") == 0;
+  if (strcmp(s->role, "preprocess") != 0 && !s->trainer.teaches)
+    return err_set(err, RC_INVALID, "role", "--role: expected train, preprocess or teach, got \"%.80s\"", s->role);
   if (!s->coordinator[0])
     return err_set(err, RC_INVALID, "coordinator", "--coordinator must name the coordinator that a preprocessor works for");
   return serve_passes(s, err);
@@ -199,7 +200,8 @@ int main(int argc, char **argv) {
       PROGRAM_OPTIONS(&s.program, "8200"),
 #ifndef LEASEHOLD_MPI
       {"role", OPTION_STRING, &s.role, "train", 0, 0,
-       "train, or preprocess: compute passes without a gradient (a reference's log-probabilities) for a coordinator's runs"},
+       "train; preprocess: compute passes without a gradient (a reference's log-probabilities) for a coordinator's runs; or "
+       "teach: the same under the folder's weights, for the runs that name them by training.teacher"},
 #endif
       {"coordinator", OPTION_STRING, &s.coordinator, "", 0, 0, "the coordinator's URL"},
       {"advertise-url", OPTION_STRING, &s.advertise_url, "", 0, 0,

@@ -615,6 +615,12 @@ static void vocabulary_of(int T, int V, float temperature) {
                         temperature, T, V);
   cpu->logprob_backward(cpu, dlogits, dlogprob, logits, lse, target, temperature, T, V);
   same_operands("logprob_backward", dlogits_there, dlogits, n);
+  float *dentropy = random_floats((size_t)T, 1.0f);
+  dentropy[0] = 0;
+  gpu->logprob_entropy_backward(gpu, dlogits_there, put_floats(dlogprob, (size_t)T), put_floats(dentropy, (size_t)T),
+                                there + 2 * T, logits_there, there + T, target_there, temperature, T, V);
+  cpu->logprob_entropy_backward(cpu, dlogits, dlogprob, dentropy, entropy, logits, lse, target, temperature, T, V);
+  same_operands("logprob_entropy_backward", dlogits_there, dlogits, n);
   struct draw draws[64], want[64];
   for (int i = 0; i < 64; i++) {
     draws[i] = (struct draw){.row = random_below(T),

@@ -356,6 +356,6 @@ def test_a_preprocessor_takes_what_it_plans_and_nothing_for_training(alone, coor
 def test_a_role_that_does_not_exist_and_a_preprocessor_for_nobody_are_refused(alone):
     (alone.folder / "model").mkdir()
     (alone.folder / "model/config.json").write_text(json.dumps(SMALL))
-    for args, words in ((["--role", "preproces"], "expected train or preprocess"), (["--role", "preprocess"], "--coordinator")):
+    for args, words in ((["--role", "preproces"], "expected train, preprocess or teach"), (["--role", "preprocess"], "--coordinator")):
         with pytest.raises(RuntimeError, match=words):
             alone.start("refused", "trainer-server", ["--model", alone.folder / "model", *args])

@@ -11,9 +11,9 @@ the C code: neither its derivatives, nor its exponential, nor its arithmetic.
 
 Every input is an integer over 1024, so that it is the same number in float, double and decimal:
 
-    case <objective> <clip_low> <clip_high> <cap> <kl_coefficient> <normalization> <advantage> <tokens> <has old> <has proximal> <has reference>
+    case <objective> <clip_low> <clip_high> <cap> <kl_coefficient> <normalization> <advantage> <tokens> <has old> <has proximal> <has reference> <estimator> <length_max>
     token <new> <old> <proximal> <reference> <derivative>                            one line a token; 0 for what the case has not
-    sums <loss> <kl_reference> <ratio> <ratio squared> <kl_new_old> <|new - old|> <clipped>
+    sums <loss> <sum of the estimator> <ratio> <ratio squared> <kl_new_old> <|new - old|> <clipped>
 """
 import random
 import sys
@@ -44,6 +44,13 @@ def k3(log_ratio):
     return log_ratio.exp() - log_ratio - 1
 
 
+ESTIMATORS = {"k1": lambda log_ratio: -log_ratio, "k2": lambda log_ratio: log_ratio**2 / 2, "k3": k3}
+
+
+def kl_sum(new, case):
+    return sum(ESTIMATORS[case["estimator"]](r - n) for n, r in zip(new, case["reference"]))
+
+
 def objective(new, unmoved, case):
     """What is maximized, over the whole sequence; `unmoved` stands for `new` under a stop-gradient."""
     kind, advantage, old, proximal = case["objective"], case["advantage"], case["old"], case["proximal"]
@@ -60,8 +67,8 @@ def objective(new, unmoved, case):
     else:
         value = sum(ppo_term((n - o).exp(), case) for n, o in zip(new, old))
     if case["reference"]:
-        value -= case["kl"] * sum(k3(r - n) for n, r in zip(new, case["reference"]))
-    return value / len(new) if case["normalization"] == "sequences" else value
+        value -= case["kl"] * kl_sum(new, case)
+    return value / {"sequences": len(new), "length": case["length_max"]}.get(case["normalization"], 1)
 
 
 def derivative(case, index):
@@ -91,7 +98,7 @@ def units(value):
     return int(value * UNIT)
 
 
-def case_of(kind, draw):
+def case_of(kind, draw, other):
     def unit(low, high):
         return Decimal(draw.randrange(int(low * UNIT), int(high * UNIT) + 1)) / UNIT
 
@@ -111,18 +118,21 @@ def case_of(kind, draw):
         "cap": draw.choice((Decimal(2), unit(1, 3))) if kind == "tis" else Decimal(0), "kl": draw.choice((Decimal(0), unit(0, 1))),
         "advantage": unit(-2, 2) if draw.random() < 0.95 else Decimal(0), "normalization": draw.choice(("tokens", "samples", "sequences")),
     }  # fmt: skip
+    case["estimator"], case["length_max"] = other.choice(("k1", "k2", "k3")), 0
+    if other.random() < 0.25:
+        case["normalization"], case["length_max"] = "length", other.randint(4, 40)
     return case
 
 
 def print_case(case):
     number = lambda value: f"{float(value):.12g}"  # noqa: E731
     new, old, proximal, reference = case["new"], case["old"], case["proximal"], case["reference"]
-    print("case", case["objective"], *(units(case[key]) for key in ("low", "high", "cap", "kl")), case["normalization"], units(case["advantage"]), len(new), *map(int, case["has"]))
+    print("case", case["objective"], *(units(case[key]) for key in ("low", "high", "cap", "kl")), case["normalization"], units(case["advantage"]), len(new), *map(int, case["has"]), case["estimator"], case["length_max"])
     for i, n in enumerate(new):
         others = [values[i] if has else 0 for values, has in zip((old, proximal, reference), case["has"])]
         print("token", units(n), *map(units, others), number(derivative(case, i)))
     ratios = [(n - o).exp() for n, o in zip(new, old)]
-    print("sums", number(-objective(new, new, case)), number(sum(k3(r - n) for n, r in zip(new, reference)) if reference else 0), number(sum(ratios)), number(sum(r * r for r in ratios)),
+    print("sums", number(-objective(new, new, case)), number(kl_sum(new, case) if reference else 0), number(sum(ratios)), number(sum(r * r for r in ratios)),
           number(sum(k3(n - o) for n, o in zip(new, old))), number(sum(abs(n - o) for n, o in zip(new, old))), sum(is_clipped(case, i) for i in range(len(new))))  # fmt: skip
 
 
@@ -131,9 +141,9 @@ def main():
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else 1
     print(f"# tests/golden/make_loss_vectors.py {cases} {seed}")
     for kind in OBJECTIVES:
-        draw = random.Random(f"{seed} {kind}")
+        draw, other = random.Random(f"{seed} {kind}"), random.Random(f"{seed} {kind} kl")
         for _ in range(cases):
-            print_case(case_of(kind, draw))
+            print_case(case_of(kind, draw, other))
 
 
 if __name__ == "__main__":

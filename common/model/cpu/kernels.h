@@ -216,6 +216,7 @@ struct logprob_backward_args { /* rows */
   enum number_format format;
   void *dlogits;
   const float *dlogprob, *logits, *lse;
+  const float *dentropy, *entropy; /* or NULL */
   const int32_t *target;
   float temperature;
   int V;

@@ -359,22 +359,31 @@ void cuda_cut(const struct ops *o, float *logits, const struct sampling_params *
 
 /* --- the gradient --- */
 
-static __global__ void logprob_backward_kernel(bf16 *dlogits, const float *dlogprob, const float *logits,
-                                               const float *lse, const int32_t *target, float temperature, int V) {
+/* dentropy NULL: no entropy counts. */
+static __global__ void logprob_backward_kernel(bf16 *dlogits, const float *dlogprob, const float *dentropy,
+                                               const float *entropy, const float *logits, const float *lse,
+                                               const int32_t *target, float temperature, int V) {
   const size_t t = blockIdx.y, at = t * (size_t)V;
   const int hot = target[t];
   for (size_t v = grid_thread(); v < (size_t)V; v += grid_threads()) {
-    const float p = exact_exp(z_of(logits[at + v], temperature) - lse[t]);
-    const float x = dlogprob[t] * ((v == (size_t)hot ? 1.0f : 0.0f) - p);
+    const float log_p = z_of(logits[at + v], temperature) - lse[t], p = exact_exp(log_p);
+    float x = dlogprob[t] * ((v == (size_t)hot ? 1.0f : 0.0f) - p);
+    if (dentropy && dentropy[t] != 0.0f) x = x - dentropy[t] * (p * (log_p + entropy[t]));
     dlogits[at + v] = hot < 0 ? (bf16)0 : operand(z_of(x, temperature));
   }
 }
 
-void cuda_logprob_backward(const struct ops *o, void *dlogits, const float *dlogprob, const float *logits,
-                           const float *lse, const int32_t *target, float temperature, int T, int V) {
+void cuda_logprob_entropy_backward(const struct ops *o, void *dlogits, const float *dlogprob, const float *dentropy,
+                                   const float *entropy, const float *logits, const float *lse, const int32_t *target,
+                                   float temperature, int T, int V) {
   enum { ROWS_MAX = 65535, ENTRIES = 4 /* of a thread */ };
   assert(T <= ROWS_MAX);
   cuda_launch(cuda_of(o), "the logits' gradient", logprob_backward_kernel,
               dim3((unsigned)((V + CUDA_THREADS * ENTRIES - 1) / (CUDA_THREADS * ENTRIES)), (unsigned)T), CUDA_THREADS,
-              0, (bf16 *)dlogits, dlogprob, logits, lse, target, temperature, V);
+              0, (bf16 *)dlogits, dlogprob, dentropy, entropy, logits, lse, target, temperature, V);
+}
+
+void cuda_logprob_backward(const struct ops *o, void *dlogits, const float *dlogprob, const float *logits,
+                           const float *lse, const int32_t *target, float temperature, int T, int V) {
+  cuda_logprob_entropy_backward(o, dlogits, dlogprob, NULL, NULL, logits, lse, target, temperature, T, V);
 }

@@ -74,6 +74,7 @@ struct learner {
   size_t lists_bytes;
   double entropy_sum; /* of the last learner_gradients */
   struct sampling_params cut; /* without temperature, which comes with a call */
+  entropy_gradient entropy_term;
 };
 
 /* --- memory --- */
@@ -365,13 +366,20 @@ static void head_backward(struct learner *l, const struct weights *w, const void
   const size_t row_bytes = (size_t)D * sizeof(float);
   float *dW = gradient_open(to, m, head);
   ops_stage(ops, listed(l, c->dlogprob), c->dlogprob, (size_t)c->scored * sizeof *c->dlogprob);
+  if (l->entropy_term)
+    ops_stage(ops, listed(l, c->dentropy), c->dentropy, (size_t)c->scored * sizeof *c->dentropy);
   if (!c->partly) ops->clear(ops, l->g.dnorm, (size_t)c->T * row_bytes);
   for (int first = 0; first < c->scored; first += HEAD_ROWS) {
     const int rows = block_rows(c, first);
     float *dhidden = c->partly ? l->g.dnorm + (size_t)first * (size_t)D : l->head.dhidden;
     if (c->scored > HEAD_ROWS) head_logits(l, w, hidden, temperature, first, rows);
-    ops->logprob_backward(ops, l->head.dlogits, listed(l, c->dlogprob + first), l->head.logits,
-                          listed(l, c->lse + first), listed(l, c->target + first), temperature, rows, V);
+    if (l->entropy_term)
+      ops->logprob_entropy_backward(ops, l->head.dlogits, listed(l, c->dlogprob + first), listed(l, c->dentropy + first),
+                                    listed(l, c->entropy + first), l->head.logits, listed(l, c->lse + first),
+                                    listed(l, c->target + first), temperature, rows, V);
+    else
+      ops->logprob_backward(ops, l->head.dlogits, listed(l, c->dlogprob + first), l->head.logits,
+                            listed(l, c->lse + first), listed(l, c->target + first), temperature, rows, V);
     if (m->config.logits_cap > 0)
       ops->soft_cap_backward(ops, l->head.dlogits, l->head.logits, m->config.logits_cap, (size_t)rows * (size_t)V);
     const size_t behind = rows_behind_each_other(c->hidden_row + first, rows);
@@ -656,6 +664,7 @@ static enum rc gradients(struct learner *l, const struct weights *w, const struc
     head_forward(l, w, hidden, temperature, true);
     for (int i = 0; i < c->scored; i++) l->entropy_sum += (double)c->entropy[i];
     loss(loss_context, first, c->scored, c->logprob, c->dlogprob);
+    if (l->entropy_term) l->entropy_term(loss_context, first, c->scored, c->entropy, c->dentropy);
     if (logprob) memcpy(logprob + first, c->logprob, (size_t)c->scored * sizeof *logprob);
     if (to->parts) gradient_parts_chunk(to->parts, first == 0, !any_scored(samples + done, count - done));
     first += c->scored;
@@ -680,3 +689,5 @@ enum rc learner_gradients_in_parts(struct learner *l, const struct weights *w, c
 }
 
 double learner_entropy_sum(const struct learner *l) { return l->entropy_sum; }
+
+void learner_entropy_term(struct learner *l, entropy_gradient term) { l->entropy_term = term; }

@@ -61,6 +61,12 @@ enum rc learner_logprobs(struct learner *l, const struct weights *w, const struc
  * from index `first` on, `count` of them), writes dloss/dlogprob. */
 typedef void (*loss_gradient)(void *context, int first, int count, const float *logprob, float *dlogprob);
 
+/* Called behind it where the loss has an entropy term: given the entropies of the distributions that the tokens were
+ * drawn from, writes dloss/dentropy. */
+typedef void (*entropy_gradient)(void *context, int first, int count, const float *entropy, float *dentropy);
+/* From now on the loss has such a term, whose context is the loss's; NULL, as at first: none. */
+void learner_entropy_term(struct learner *l, entropy_gradient term);
+
 /* Adds the unit's gradient to grads [params.elements].  logprob as above (may be NULL).  Not of a learner that is
  * forward only. */
 enum rc learner_gradients(struct learner *l, const struct weights *w, const struct train_sample *samples, int count,

@@ -44,7 +44,7 @@ static void chunk_place(struct array_layout *l, struct chunk *c, int chunk_token
                             &c->active_position,
                             &c->query,
                             &c->mark};
-  float **const numbers[] = {&c->logprob, &c->lse, &c->entropy, &c->dlogprob};
+  float **const numbers[] = {&c->logprob, &c->lse, &c->entropy, &c->dlogprob, &c->dentropy};
   c->chunk_tokens = chunk_tokens;
   c->sequences_max = chunk_sequences_max(chunk_tokens);
   c->pages_max = chunk_pages_max(chunk_tokens);

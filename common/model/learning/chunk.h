@@ -32,7 +32,7 @@ struct chunk {
   int32_t *pages;                        /* [sequences, pages_per_sequence] */
   int pages_per_sequence;
   int32_t *pick, *target;                    /* [scored] row that predicts, token predicted */
-  float *logprob, *lse, *entropy, *dlogprob; /* [scored] */
+  float *logprob, *lse, *entropy, *dlogprob, *dentropy; /* [scored] */
 
   int computed;
   int32_t *row;                                      /* [T] which computed row */

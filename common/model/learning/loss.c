@@ -16,7 +16,14 @@
  *                                                                         Hilton et al., 2110.00641; AReaL, 2505.24298
  *   tis            as decoupled_ppo with v = min(exp(p - o), cap)          Ionides 2008; for language models Yao et al.
  *                                        2025, "Your efficient RL framework secretly brings you off-policy RL training"
- *   + k (exp(r - n) - (r - n) - 1), with a reference               d/dn  k (1 - exp(r - n))      GRPO; k3 of Schulman
+ *   with a reference, unless the advantages hold it, + k times    Schulman 2020, "Approximating KL divergence"
+ *     k1  n - r                                                      d/dn  1, whose expectation is zero: it moves no policy
+ *     k2  (n - r)^2 / 2                                              d/dn  n - r: k1's gradient where k1 is a reward
+ *     k3  exp(r - n) - (r - n) - 1                                   d/dn  1 - exp(r - n)                         GRPO
+ *   - e H, H the entropy of the distribution that the token was drawn from     d/dH  -e            A3C, 1602.01783
+ *
+ * Each token counts 1, 1/n of a sequence of n tokens (GRPO), or 1/L, L the longest that a completion may be (Dr. GRPO,
+ * 2503.20783); the step's denominator is its tokens in the first case (DAPO, 2503.14476), or its samples.
  *
  * low = 1 makes cispo reinforce, which is how MiniMax-M1 uses it.  p = o makes decoupled_ppo and tis ppo; p = n makes
  * them a policy gradient with the importance weight exp(n - o) held constant, bounded by nothing but the cap of tis.
@@ -24,7 +31,6 @@
  * Previous hop: trainer-server/engine/gradient_unit.c, called back by backward.c.  Next: the head in backward.c. */
 #include "common/model/learning/loss.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -79,11 +85,45 @@ static struct term policy_term(const struct loss_config *c, double logprob, cons
   return decoupled_term(c, elementary_exp(r->proximal_old), elementary_exp(r->new_proximal), advantage);
 }
 
+double kl_estimate(enum kl_estimator estimator, double logprob, double reference, double *derivative) {
+  const double gap = reference - logprob;
+  double growth, unused;
+  double *d = derivative ? derivative : &unused;
+  switch (estimator) {
+    case KL_K1: *d = 1; return -gap;
+    case KL_K2: *d = -gap; return gap * gap / 2;
+    case KL_K3: break;
+  }
+  growth = elementary_exp(gap);
+  *d = 1 - growth;
+  return growth - gap - 1;
+}
+
+double loss_weight(const struct loss_config *config, int n) {
+  switch (config->normalization) {
+    case NORMALIZE_SEQUENCES: return 1 / (double)n;
+    case NORMALIZE_LENGTH: return 1 / (double)config->length_max;
+    case NORMALIZE_TOKENS:
+    case NORMALIZE_SAMPLES: break;
+  }
+  return 1;
+}
+
+void loss_entropy(const struct loss_config *config, int n, const float *entropy, float *dentropy,
+                  struct loss_stats *stats) {
+  if (n <= 0) return;
+  const double each = loss_weight(config, n) * (double)config->entropy_coefficient;
+  for (int i = 0; i < n; i++) {
+    stats->loss -= each * (double)entropy[i];
+    dentropy[i] = (float)-each;
+  }
+}
+
 void loss_sequence(const struct loss_config *config, int n, const float *logprob, const float *old,
                    const float *proximal, const float *reference, float advantage, float *dlogprob,
                    struct loss_stats *stats) {
   if (n <= 0) return;
-  const double weight = config->normalization == NORMALIZE_SEQUENCES ? 1 / (double)n : 1;
+  const double weight = loss_weight(config, n);
   double log_ratio_sum = 0;
   for (int i = 0; old && i < n; i++) log_ratio_sum += (double)logprob[i] - (double)old[i];
   for (int i = 0; i < n; i++) {
@@ -97,11 +137,13 @@ void loss_sequence(const struct loss_config *config, int n, const float *logprob
     const double ratio = elementary_exp(r.new_old);
     struct term term = policy_term(config, new_logprob, &r, ratio, (double)advantage);
     if (reference) {
-      const double gap = (double)reference[i] - new_logprob, growth = elementary_exp(gap);
-      const double k3 = growth - gap - 1;
-      stats->kl_reference += k3;
-      term.loss += (double)config->kl_coefficient * k3;
-      term.derivative += (double)config->kl_coefficient * (1 - growth);
+      double derivative;
+      const double kl = kl_estimate(config->kl_estimator, new_logprob, (double)reference[i], &derivative);
+      stats->kl_reference += kl;
+      if (!config->kl_in_reward) {
+        term.loss += (double)config->kl_coefficient * kl;
+        term.derivative += (double)config->kl_coefficient * derivative;
+      }
     }
     stats->loss += weight * term.loss;
     stats->ratio_sum += ratio;
@@ -141,9 +183,18 @@ enum rc loss_kind_parse(enum loss_kind *out, const char *name, struct err *err) 
 
 enum rc loss_normalization_parse(enum loss_normalization *out, const char *name, struct err *err) {
   static const char *const NAMES[] = {
-      [NORMALIZE_TOKENS] = "tokens", [NORMALIZE_SAMPLES] = "samples", [NORMALIZE_SEQUENCES] = "sequences"};
+      [NORMALIZE_TOKENS] = "tokens", [NORMALIZE_SAMPLES] = "samples", [NORMALIZE_SEQUENCES] = "sequences",
+      [NORMALIZE_LENGTH] = "length"};
   int index = 0;
-  const enum rc rc = parse_name(&index, NAMES, 3, "normalization", name, err);
+  const enum rc rc = parse_name(&index, NAMES, 4, "normalization", name, err);
   if (rc == RC_OK) *out = (enum loss_normalization)index;
+  return rc;
+}
+
+enum rc kl_estimator_parse(enum kl_estimator *out, const char *name, struct err *err) {
+  static const char *const NAMES[] = {[KL_K1] = "k1", [KL_K2] = "k2", [KL_K3] = "k3"};
+  int index = 0;
+  const enum rc rc = parse_name(&index, NAMES, 3, "kl_estimator", name, err);
+  if (rc == RC_OK) *out = (enum kl_estimator)index;
   return rc;
 }

@@ -18,6 +18,11 @@ double schedule_lr(const struct optimizer_config *config, int64_t step) {
   return config->lr * (config->lr_min_ratio + (1 - config->lr_min_ratio) * share);
 }
 
+double schedule_kl_coefficient(double coefficient, double kl, double target, double samples, double horizon) {
+  const double error = kl / target - 1, bounded = error > 0.2 ? 0.2 : error < -0.2 ? -0.2 : error;
+  return coefficient * (1 + bounded * (samples < horizon ? samples / horizon : 1));
+}
+
 enum rc schedule_kind_parse(enum schedule_kind *out, const char *name, struct err *err) {
   static const char *const NAMES[] = {
       [SCHEDULE_CONSTANT] = "constant", [SCHEDULE_LINEAR] = "linear", [SCHEDULE_COSINE] = "cosine"};

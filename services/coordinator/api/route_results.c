@@ -244,6 +244,26 @@ static bool has_plain_spans(const struct core *c, const struct lease_row *l, con
   return c->context->config.mode == MODE_INFLIGHT ? s->finish != FINISH_ABORT : s->spans[0].version == l->version_min;
 }
 
+static enum rc store_segment(struct core *c, const struct lease_row *l, const struct sample_result *s,
+                             const struct sample_segment *segment, struct err *err) {
+  return store_exec(c->store, err,
+                    "INSERT INTO segments (run, round, group_ordinal, sample, start, count, loss_mask) VALUES (?1, ?2, "
+                    "?3, ?4, ?5, ?6, ?7)",
+                    BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample), b_int(segment->start),
+                          b_int(segment->count), b_int(segment->loss_mask)));
+}
+
+/* Of a sample that no token is trained on (struct run_config), one segment says so. */
+static enum rc store_segments(struct core *c, const struct lease_row *l, const struct sample_result *s,
+                              struct err *err) {
+  enum rc rc = RC_OK;
+  if (c->context->config.mask_truncated && s->finish == FINISH_LENGTH)
+    return store_segment(c, l, s, &(struct sample_segment){.count = (int32_t)s->token_ids.count}, err);
+  for (size_t i = 0; i < s->segment_count && rc == RC_OK && !has_plain_segments(s); i++)
+    rc = store_segment(c, l, s, &s->segments[i], err);
+  return rc;
+}
+
 /* again: an earlier holder may have left rows. */
 static enum rc store_parts(struct core *c, const struct lease_row *l, const struct sample_result *s, bool again,
                            struct err *err) {
@@ -257,13 +277,7 @@ static enum rc store_parts(struct core *c, const struct lease_row *l, const stru
                       "DELETE FROM spans WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4",
                       BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample)));
   }
-  for (size_t i = 0; i < s->segment_count && rc == RC_OK && !has_plain_segments(s); i++) {
-    rc = store_exec(c->store, err,
-                    "INSERT INTO segments (run, round, group_ordinal, sample, start, count, loss_mask) VALUES (?1, ?2, "
-                    "?3, ?4, ?5, ?6, ?7)",
-                    BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample),
-                          b_int(s->segments[i].start), b_int(s->segments[i].count), b_int(s->segments[i].loss_mask)));
-  }
+  if (rc == RC_OK) rc = store_segments(c, l, s, err);
   for (size_t i = 0; i < s->span_count && rc == RC_OK && !has_plain_spans(c, l, s); i++) {
     rc = store_exec(c->store, err,
                     "INSERT INTO spans (run, round, group_ordinal, sample, start, count, version, fresh) VALUES (?1, ?2, "

@@ -25,6 +25,7 @@ enum rc pass_reference_now(struct core *c, struct pass_reference *out, struct ar
                            BINDS(b_int(c->context->run), b_int(RUN_RUNNING), b_int(RUN_PAUSED)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row && rows_digest(&q, 0, &out->digest) && !rows_null(&q, 1)) {
+    run_teacher(&c->context->config, &out->digest);
     out->run = c->context->run;
     out->weights_from = arena_strdup(arena, rows_text(&q, 1, NULL));
     out->has = out->weights_from != NULL;
@@ -58,6 +59,7 @@ static enum rc waiting_find(struct core *c, const struct live_worker *w, const s
   static const char by_ordinal[] = WAITING_PASSES "g.ordinal LIMIT ?5";
 #undef WAITING_PASSES
   const struct run_config *config = &c->context->config;
+  const int64_t late_ms = config->training.teacher[0] ? INT64_MIN : c->wall_ms - run_pass_timeout_ms(config); /* the trainer has no teacher */
   const bool by_steps =
       config->mode == MODE_INFLIGHT ? config->order == ORDER_SUBMISSION : config->groups_per_step > 0;
   struct rows q;
@@ -65,7 +67,7 @@ static enum rc waiting_find(struct core *c, const struct live_worker *w, const s
   out->count = out->all = 0;
   enum rc rc = store_query(c->store, &q, err, by_steps ? by_ordinal : by_sealing,
                            BINDS(b_int(reference->run), b_int(ORDINAL_EVALUATION_FIRST), b_int(w->id),
-                                 b_int(c->wall_ms - run_pass_timeout_ms(config)),
+                                 b_int(late_ms),
                                  b_int(LIMIT_PASSES_PER_REQUEST * SHARED_AMONG_MAX)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     if (out->all++ >= LIMIT_PASSES_PER_REQUEST) continue;
@@ -104,6 +106,7 @@ enum rc passes_grant(struct core *c, const struct live_worker *w, const struct p
   int64_t held = 0, tokens = 0;
   const bool holds = digest_equal(&w->reference, &reference->digest);
   *count = 0;
+  if (!holds && c->context->config.training.teacher[0]) return RC_OK; /* a teacher brings its own weights */
   enum rc rc = waiting_find(c, w, reference, &waiting, err);
   if (rc != RC_OK || waiting.count == 0) return rc;
   if (!holds) rc = held_by(c, w->id, &held, err);
@@ -183,10 +186,10 @@ enum rc pass_accept(struct core *c, const struct pass_row *p, const struct diges
   return RC_OK;
 }
 
-enum rc pass_give_back(struct core *c, const struct pass_row *p, enum pass_state state, struct err *err) {
+enum rc pass_give_back(struct core *c, const struct pass_row *p, enum pass_state state, bool again, struct err *err) {
   c->passes_due = c->kick_due = true;
-  return store_exec(c->store, err, "UPDATE passes SET state = ?4, ended_ms = ?5" OF_PASS,
-                    BINDS(b_int(p->run), b_int(p->round), b_int(p->group), b_int(state), b_int(c->wall_ms)));
+  return store_exec(c->store, err, "UPDATE passes SET state = ?4, ended_ms = ?5, worker = iif(?6, NULL, worker)" OF_PASS,
+                    BINDS(b_int(p->run), b_int(p->round), b_int(p->group), b_int(state), b_int(c->wall_ms), b_int(again)));
 }
 
 enum rc pass_renew(struct core *c, const char *id, int64_t fence, int64_t worker, bool *held, struct err *err) {

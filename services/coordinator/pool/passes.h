@@ -53,8 +53,8 @@ enum rc pass_stands(const struct pass_row *p, struct err *err);
 
 enum rc pass_accept(struct core *c, const struct pass_row *p, const struct digest *weights,
                     const struct digest *content, const float *logprobs, size_t count, struct err *err);
-/* PASS_WAITING: for others, not for its holder again.  PASS_REFUSED: for nobody. */
-enum rc pass_give_back(struct core *c, const struct pass_row *p, enum pass_state state, struct err *err);
+/* PASS_WAITING: for others, and for its holder again where `again` says so.  PASS_REFUSED: for nobody. */
+enum rc pass_give_back(struct core *c, const struct pass_row *p, enum pass_state state, bool again, struct err *err);
 /* Is it this worker's, and still wanted?  Then its deadline moves. */
 enum rc pass_renew(struct core *c, const char *id, int64_t fence, int64_t worker, bool *held, struct err *err);
 /* The worker is gone. */

@@ -9,6 +9,8 @@ enum rc batch_passes_look(struct passes_moment *out, struct store *s, const stru
   int64_t count = 0;
   *out = (struct passes_moment){.now = *now};
   if (!run_has_reference(&x->config)) return RC_OK;
+  out->taught = x->config.training.teacher[0] != 0;
+  if (out->taught) return RC_OK;
   const enum rc rc = store_int(s, &count, err,
                                "SELECT count(*) FROM workers INDEXED BY workers_live WHERE live = 1 AND kind = ?2 AND "
                                "ready = 1 AND draining = 0 AND loaded_digest = (SELECT digest FROM versions WHERE run = "
@@ -40,13 +42,14 @@ enum rc batch_passes_sift(struct group_place *places, int64_t *tokens, int *coun
                           struct err *err) {
   const int n = *count;
   enum rc rc = RC_OK;
-  if (m->preprocessors == 0 || n == 0) return RC_OK;
+  if ((m->preprocessors == 0 && !m->taught) || n == 0) return RC_OK;
   struct pass_facts *facts = arena_alloc(arena, (size_t)n, sizeof *facts);
   bool *take = arena_alloc(arena, (size_t)n, sizeof *take);
   if (!facts || !take) return err_set(err, RC_NO_MEMORY, NULL, "a batch's plan was refused memory");
   for (int i = 0; i < n && rc == RC_OK; i++) rc = facts_read(&facts[i], s, x->run, &places[i], m->now.wall_ms, err);
   if (rc != RC_OK) return rc;
-  passes_select(facts, n, m->preprocessors, run_pass_timeout_ms(&x->config), m->now.trainer_idle, take);
+  if (!m->taught) passes_select(facts, n, m->preprocessors, run_pass_timeout_ms(&x->config), m->now.trainer_idle, take);
+  for (int i = 0; m->taught && i < n; i++) take[i] = facts[i].state == PASS_DONE;
   *count = 0;
   for (int i = 0; i < n; i++) {
     if (!take[i]) continue;

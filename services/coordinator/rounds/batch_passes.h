@@ -22,6 +22,7 @@ struct batch_moment {
 struct passes_moment {
   struct batch_moment now;
   int preprocessors; /* live ones that hold the run's reference; 0: nothing is waited for */
+  bool taught;       /* the reference is a teacher's: every group waits for its pass */
 };
 enum rc batch_passes_look(struct passes_moment *out, struct store *s, const struct run_context *x,
                           const struct batch_moment *now, struct err *err);

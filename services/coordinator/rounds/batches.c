@@ -57,7 +57,7 @@ static enum rc sealed_read(struct candidates *out, const struct batch_plan *plan
                            struct err *err) {
   struct run_context *x = by->context;
   const bool supervised = run_is_supervised(&x->config);
-  const int64_t tokens_max = by->passes.preprocessors ? INT64_MAX : by->tokens_max;
+  const int64_t tokens_max = by->passes.preprocessors || by->passes.taught ? INT64_MAX : by->tokens_max;
   int64_t sum = 0;
   struct rows q;
   bool row;

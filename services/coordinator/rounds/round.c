@@ -8,6 +8,7 @@
 #include "services/coordinator/records/exactness.h"
 #include "services/coordinator/records/evaluation_results.h"
 #include "services/coordinator/records/round_sums.h"
+#include "services/coordinator/rounds/round_advantages.h"
 #include "services/coordinator/fault.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/views/evaluation_view.h"
@@ -271,7 +272,8 @@ enum rc round_run_complete(struct core *c, int64_t run, struct err *err) {
 
 enum rc round_generated(struct core *c, int64_t run, int64_t round, struct err *err) {
   const struct run_config *config = &c->context->config;
-  enum rc rc = round_sums_means(c, run, round, run_evaluates(config), err);
+  enum rc rc = round_advantages(c, run, round, err);
+  if (rc == RC_OK) rc = round_sums_means(c, run, round, run_evaluates(config), err);
   if (rc == RC_OK) rc = round_evaluated(c, run, round, err);
   if (rc != RC_OK) return rc;
   c->kick_due = true;

@@ -7,6 +7,7 @@
 
 #include "common/base/buf.h"
 #include "common/base/limits.h"
+#include "services/coordinator/run/recipe.h"
 #include "services/coordinator/verifiers/reward_config.h"
 
 #define FIELDS(...) \
@@ -21,10 +22,6 @@ static const char *const filter_names[] = {
     [FILTER_KEEP] = "keep", [FILTER_SHRINK] = "shrink", [FILTER_REFILL] = "refill"};
 static const char *const frontier_names[] = {
     [FRONTIER_PRIORITY] = "priority", [FRONTIER_GATE] = "gate", [FRONTIER_OFF] = "off"};
-static const char *const advantage_names[] = {[ADVANTAGE_GROUP] = "group",
-                                              [ADVANTAGE_GROUP_CENTERED] = "group_centered",
-                                              [ADVANTAGE_LEAVE_ONE_OUT] = "leave_one_out",
-                                              [ADVANTAGE_LEAVE_ONE_OUT_SCALED] = "leave_one_out_scaled"};
 
 static const char *const full_names[] = {"block", "drop_oldest"};
 
@@ -130,15 +127,13 @@ static enum rc read_verifier(struct run_config *c, const struct json *v, struct 
 }
 
 static enum rc read_advantage(struct run_config *c, const struct json *v, struct arena *arena, struct err *err) {
-  const char *kind = advantage_names[c->advantage];
-  int index = 0;
+  const char *kind = advantage_kind_name(c->advantage);
   enum rc rc =
       json_fields(v,
                   FIELDS({.name = "kind", .kind = FIELD_STRING, .target = &kind, .min = 1, .max = 32},
                          {.name = "epsilon", .kind = FIELD_F64, .target = &c->advantage_epsilon, .min = 0, .max = 1}),
                   UNKNOWN_REFUSED, arena, err);
-  if (rc == RC_OK) rc = name_index(&index, kind, advantage_names, 4, "kind", err);
-  if (rc == RC_OK) c->advantage = (enum advantage_kind)index;
+  if (rc == RC_OK) rc = advantage_kind_parse(&c->advantage, kind, err);
   return in_field(rc, "advantage", err);
 }
 
@@ -148,7 +143,7 @@ static enum rc read_overlong(struct run_config *c, const struct json *v, struct 
                                          .kind = FIELD_I32,
                                          .target = &c->overlong_buffer,
                                          .required = true,
-                                         .min = 1,
+                                         .min = 0,
                                          .max = LIMIT_NEW_TOKENS}),
                                  UNKNOWN_REFUSED, arena, err);
   return in_field(rc, "overlong", err);
@@ -174,6 +169,7 @@ static enum rc read_start(struct run_config *c, const struct json *v, struct are
 
 static void set_defaults(struct run_config *c) {
   *c = (struct run_config){.name = "",
+                           .recipe = "",
                            .mode = MODE_PIPELINED,
                            .rounds = 100,
                            .dataset_shuffle = true,
@@ -205,6 +201,30 @@ static void set_inflight_defaults(struct run_config *c) {
 static bool names_inflight(const struct json *body) {
   const struct json *mode = json_type_of(body) == JSON_OBJECT ? json_get(body, "mode") : NULL;
   return mode && json_type_of(mode) == JSON_STRING && strcmp(json_string(mode, NULL), mode_names[MODE_INFLIGHT]) == 0;
+}
+
+/* The values of the recipe that a posted configuration names, before its fields are read.  What is no text is refused
+ * with the fields.  *out NULL: it names none. */
+static enum rc read_recipe(struct run_config *c, const struct recipe **out, const struct json *body, struct err *err) {
+  const struct json *name = json_type_of(body) == JSON_OBJECT ? json_get(body, "recipe") : NULL;
+  *out = NULL;
+  if (!name || json_type_of(name) != JSON_STRING) return RC_OK;
+  const enum rc rc = recipe_find(out, json_string(name, NULL), err);
+  if (rc != RC_OK) return rc;
+  const struct recipe *r = *out;
+  c->training.objective = r->objective;
+  c->training.normalization = r->normalization;
+  c->training.clip_low = r->clip_low;
+  c->training.clip_high = r->clip_high;
+  c->training.kl_coefficient = r->kl_coefficient;
+  c->training.kl_estimator = r->kl_estimator;
+  c->training.kl_in = r->kl_in;
+  if (r->lr > 0) c->training.lr = r->lr;
+  c->advantage = r->advantage;
+  c->zero_advantage = r->refills ? FILTER_REFILL : FILTER_KEEP;
+  if (r->whole_round) c->mode = MODE_SYNC;
+  if (r->teaches) reward_rule_of(&c->verifier, VERIFIER_NONE);
+  return RC_OK;
 }
 
 static bool is_objective(const struct run_config *c, const char *objective) {
@@ -340,6 +360,28 @@ static enum rc resolve_kept(const struct run_config *c, bool evaluates, struct e
   return RC_OK;
 }
 
+/* Advantages: what the mode, the filter and a KL term in the rewards need of their kind. */
+static enum rc resolve_advantage(struct run_config *c, struct err *err) {
+  const char *name = advantage_kind_name(c->advantage);
+  const bool whole_round = c->advantage == ADVANTAGE_BATCH || c->advantage == ADVANTAGE_BATCH_CENTERED;
+  const bool in_reward = strcmp(c->training.kl_in, "reward") == 0;
+  c->training.advantage = in_reward ? name : "";
+  c->training.length_max = strcmp(c->training.normalization, "length") == 0 ? c->sampling.max_new_tokens : 0;
+  if (whole_round && c->mode != MODE_SYNC)
+    return err_set(err, RC_INVALID, "mode",
+                   "advantage.kind '%s' needs the rewards of the whole round before the first gradient: set mode 'sync', got '%s'",
+                   name, mode_names[c->mode]);
+  if (c->advantage == ADVANTAGE_BATCH && c->zero_advantage != FILTER_KEEP)
+    return err_set(err, RC_INVALID, "filter.zero_advantage",
+                   "advantage.kind 'batch' is not relative to its group, so no group's advantages are all zero: set 'keep', got '%s'",
+                   filter_names[c->zero_advantage]);
+  if (in_reward && !advantage_is_linear(c->advantage))
+    return err_set(err, RC_INVALID, "advantage.kind",
+                   "kl_in 'reward' needs an advantage that is linear in the rewards: 'leave_one_out' or 'group_centered', got '%s'",
+                   name);
+  return RC_OK;
+}
+
 /* What depends on more than one field. */
 static enum rc resolve(struct run_config *c, bool has_total_steps, bool has_groups_per_round, struct err *err) {
   bool evaluates = is_objective(c, "evaluate"), supervised = is_objective(c, "cross_entropy");
@@ -352,6 +394,9 @@ static enum rc resolve(struct run_config *c, bool has_total_steps, bool has_grou
   } else {
     c->max_lag = 0;
   }
+  if (c->training.update != UPDATE_STRICT && (evaluates || supervised)) /* named by a recipe: `training` is not read */
+    return err_set(err, RC_INVALID, "update", "objective '%s' takes update 'strict', got '%s'", c->training.objective,
+                   update_names[c->training.update]);
   if (evaluates) c->rounds = 1;
   if (evaluates || supervised) c->mode = MODE_SYNC; /* nothing to overlap */
   if (c->refill_max == 0) c->refill_max = c->groups_per_round;
@@ -373,9 +418,16 @@ static enum rc resolve(struct run_config *c, bool has_total_steps, bool has_grou
     const enum rc rc = sampling_config_resolve(&c->sampling, &c->training, err);
     if (rc != RC_OK) return rc;
   }
-  if (!evaluates && !supervised && !c->verifier.is_sum && c->verifier.terms[0].kind == VERIFIER_NONE)
+  if (!evaluates && !supervised && !c->training.teacher[0] && !c->verifier.is_sum &&
+      c->verifier.terms[0].kind == VERIFIER_NONE)
     return err_set(err, RC_INVALID, "verifier.kind", "reinforcement learning needs a verifier");
-  if (evaluates || supervised) c->overlong_buffer = 0; /* no reward is trained on */
+  if (evaluates || supervised) { /* no reward is trained on */
+    c->overlong_buffer = 0;
+    c->mask_truncated = false;
+  } else {
+    const enum rc rc = resolve_advantage(c, err);
+    if (rc != RC_OK) return rc;
+  }
   if (c->overlong_buffer > c->sampling.max_new_tokens)
     return err_set(err, RC_INVALID, "overlong.buffer", "expected at most sampling.max_new_tokens (%d), got %d",
                    c->sampling.max_new_tokens, c->overlong_buffer);
@@ -389,17 +441,24 @@ static enum rc resolve(struct run_config *c, bool has_total_steps, bool has_grou
   return rc;
 }
 
-enum rc run_config_parse_stored(struct run_config *out, const struct json *body, struct arena *arena, struct err *err) {
+static enum rc parse(struct run_config *out, const struct json *body, bool posted, struct arena *arena,
+                     struct err *err) {
   const struct json *dataset = NULL, *sampling = NULL, *verifier = NULL, *advantage = NULL, *overlong = NULL,
                     *filter = NULL, *training = NULL, *evaluation = NULL, *keep_best = NULL, *start = NULL;
-  struct choices choices = {.mode = mode_names[MODE_PIPELINED], .frontier = "priority"};
+  struct choices choices = {.frontier = "priority"};
   struct run_config *c = out;
   set_defaults(c);
   if (names_inflight(body)) set_inflight_defaults(c);
-  enum rc rc = json_fields(
+  const struct recipe *recipe = NULL;
+  enum rc rc = posted ? read_recipe(c, &recipe, body, err) : RC_OK;
+  choices.mode = mode_names[c->mode];
+  if (rc != RC_OK) return rc;
+  rc = json_fields(
       body,
       FIELDS(
           {.name = "name", .kind = FIELD_STRING, .target = &c->name, .min = 0, .max = LIMIT_NAME_MAX - 1},
+          {.name = "recipe", .kind = FIELD_STRING, .target = &c->recipe, .min = 1, .max = 32},
+          {.name = "mask_truncated", .kind = FIELD_BOOL, .target = &c->mask_truncated},
           {.name = "mode", .kind = FIELD_STRING, .target = &choices.mode, .min = 1, .max = 32},
           {.name = "update", .kind = FIELD_STRING, .target = &choices.update, .min = 1, .max = 32},
           {.name = "frontier", .kind = FIELD_STRING, .target = &choices.frontier, .min = 1, .max = 32},
@@ -468,6 +527,11 @@ enum rc run_config_parse_stored(struct run_config *out, const struct json *body,
   if (rc == RC_OK) rc = evaluation_config_read(&c->evaluation, evaluation, &c->reading, arena, err);
   if (rc == RC_OK) evaluation_config_judge(&c->evaluation, &c->verifier);
   if (rc == RC_OK) rc = keep_best_read(&c->keep_best, keep_best, &c->evaluation, arena, err);
+  if (rc == RC_OK && recipe && recipe->overlong_share && !overlong)
+    c->overlong_buffer = c->sampling.max_new_tokens / recipe->overlong_share;
+  if (rc == RC_OK && recipe && recipe->teaches && !c->training.teacher[0])
+    rc = err_set(err, RC_INVALID, "training.teacher",
+                 "recipe '%s' needs a teacher: the digest that a trainer-server with --role teach tells", recipe->name);
   const struct json *total_steps = training ? json_get(training, "total_steps") : NULL;
   if (rc == RC_OK && start) rc = read_start(c, start, arena, err);
   if (rc == RC_OK)
@@ -476,8 +540,13 @@ enum rc run_config_parse_stored(struct run_config *out, const struct json *body,
   return rc;
 }
 
+enum rc run_config_parse_stored(struct run_config *out, const struct json *stored, struct arena *arena,
+                                struct err *err) {
+  return parse(out, stored, false, arena, err);
+}
+
 enum rc run_config_parse(struct run_config *out, const struct json *body, struct arena *arena, struct err *err) {
-  const enum rc rc = run_config_parse_stored(out, body, arena, err);
+  const enum rc rc = parse(out, body, true, arena, err);
   if (rc == RC_OK && out->start.from == START_UNNAMED)
     out->start.from = is_objective(out, "evaluate") ? START_CURRENT : START_MODEL;
   return rc;
@@ -526,6 +595,7 @@ bool run_config_same_dataset(const struct run_config *a, const struct run_config
 void run_config_write(const struct run_config *c, struct json_writer *w) {
   json_object_begin(w);
   json_kv_string(w, "name", c->name);
+  if (c->recipe[0]) json_kv_string(w, "recipe", c->recipe);
   json_kv_string(w, "mode", mode_names[c->mode]);
   json_kv_string(w, "update", update_names[c->training.update]);
   json_kv_string(w, "frontier", frontier_names[c->frontier]);
@@ -560,9 +630,10 @@ void run_config_write(const struct run_config *c, struct json_writer *w) {
   json_object_end(w);
   json_key(w, "advantage");
   json_object_begin(w);
-  json_kv_string(w, "kind", advantage_names[c->advantage]);
+  json_kv_string(w, "kind", advantage_kind_name(c->advantage));
   json_kv_f64(w, "epsilon", c->advantage_epsilon);
   json_object_end(w);
+  if (c->mask_truncated) json_kv_bool(w, "mask_truncated", true);
   if (c->overlong_buffer) {
     json_key(w, "overlong");
     json_object_begin(w);

@@ -32,6 +32,7 @@ struct dataset_source {
 
 struct run_config {
   const char *name;   /* free text, "" */
+  const char *recipe; /* whose values stand where nothing else was given (recipe.h); "", and left out: none */
   enum run_mode mode; /* "pipelined"; cross_entropy and evaluate runs are "sync" */
   /* "update": training.update.  "strict": one optimizer step a round over all its groups.  "minibatch": one for every
    * groups_per_step of them, in the order of their ordinals (decide/membership.h); the round's own step takes those left.
@@ -66,6 +67,7 @@ struct run_config {
   /* "overlong": {"buffer"}: completions within so many tokens of their longest length lose reward, see decide/overlong.h;
    * 0, and left out: none do. */
   int32_t overlong_buffer;
+  bool mask_truncated; /* samples that ended by their length count in their group, and their tokens are not trained on */
   /* "filter": {"zero_advantage": "keep"|"shrink"|"refill", "refill_max"}: what becomes of a group whose advantages are
    * all zero.  keep: trained on, with a gradient of zero; shrink: left out of the step and its denominator; refill: left
    * out, and the next prompt in dataset order is added to the round, refill_max times at most (0: groups_per_round). */
@@ -105,7 +107,7 @@ enum rc run_config_parse(struct run_config *out, const struct json *body, struct
 /* A stored configuration.  One from before there was `start` keeps START_UNNAMED and is written as it came. */
 enum rc run_config_parse_stored(struct run_config *out, const struct json *stored, struct arena *arena,
                                 struct err *err);
-/* The resolved configuration, in a fixed order.  Keys that are absent: `evaluation`, `overlong`, `keep_rounds`, `keep_last`, `keep_best`, `pass_timeout_ms`, `ignore_eos`,
+/* The resolved configuration, in a fixed order.  Keys that are absent: `evaluation`, `recipe`, `mask_truncated`, `overlong`, `keep_rounds`, `keep_last`, `keep_best`, `pass_timeout_ms`, `ignore_eos`,
  * `groups_per_step`, `full` "block" and those of `inflight` where there is none, so that older configurations keep their hash. */
 void run_config_write(const struct run_config *c, struct json_writer *w);
 /* Are the same files read in the same way?  Then an item of one run's dataset is the same in the other's. */

@@ -29,7 +29,10 @@ double run_temperature(const struct run_config *c, int set) {
 }
 
 bool run_has_reference(const struct run_config *c) {
-  return run_trains_on_rollouts(c) && (float)c->training.kl_coefficient != 0;
+  return run_trains_on_rollouts(c) && (float)c->training.kl_coefficient != 0 && c->training.reference_every == 0;
+}
+bool run_teacher(const struct run_config *c, struct digest *out) {
+  return c->training.teacher[0] && digest_from_hex(out, c->training.teacher);
 }
 bool run_counts_tokens(const struct run_config *c) { return strcmp(c->training.normalization, "tokens") == 0; }
 

@@ -124,7 +124,8 @@ static enum rc batch_unit(struct units_job *j, size_t g, struct lane *lane, stru
   const struct unit_policies policies = {.current = e->learning.weights,
                                          .behaviour = in->after_steps > 0 ? e->learning.behaviour : NULL,
                                          .recorded = run_config_takes_behaviour(&e->run.training),
-                                         .reference = e->learning.reference};
+                                         .reference = e->learning.reference,
+                                         .taught = e->run.training.teacher[0] != 0};
   struct unit unit;
   struct unit_result result;
   bool poisoned = false;
@@ -198,7 +199,10 @@ static enum rc batch_tell(struct engine *e, const struct batch_work *work, struc
   struct buf payload = BUF_INIT;
   if (ranks_alone(&e->ranks)) return RC_OK;
   buf_append(&payload, work->adds, work->in->group_count);
-  const struct order order = {.kind = ORDER_BATCH, .groups = work->in->group_count, .first = work->first};
+  const struct order order = {.kind = ORDER_BATCH,
+                              .groups = work->in->group_count,
+                              .first = work->first,
+                              .kl_coefficient = (double)e->run.unit.loss.kl_coefficient};
   enum rc rc = submit_batch_encode_tensors(work->in, &payload, err);
   if (rc == RC_OK) rc = ranks_tell(&e->ranks, &order, &payload, err);
   buf_free(&payload);
@@ -229,6 +233,12 @@ static enum rc batch_gather(struct engine *e, const struct batch_work *work, int
   return rc;
 }
 
+/* Of a poisoned unit nothing. */
+static int64_t kl_rounded(double kl) {
+  const double units = kl * KL_UNITS;
+  return units > -1e15 && units < 1e15 ? (int64_t)(units < 0 ? units - 0.5 : units + 0.5) : 0;
+}
+
 /* Notes which groups are in the sums, in their order whichever rank computed them; also when the batch fails. */
 static enum rc batch_settle(struct engine *e, const struct batch_work *work, struct err *err) {
   const struct submit_batch *in = work->in;
@@ -243,6 +253,8 @@ static enum rc batch_settle(struct engine *e, const struct batch_work *work, str
     e->next_step.tokens += r->stats.tokens;
     e->round.loss += r->stats.loss;
     e->round.tokens += r->stats.tokens;
+    e->round.samples += r->stats.samples;
+    e->round.kl_units += kl_rounded(r->stats.kl_reference_sum);
   }
   for (size_t g = 0; rc == RC_OK && g < in->group_count; g++) {
     if (work->reports[g].state != UNIT_ABSENT) continue;

@@ -67,6 +67,7 @@ static void write_state(const struct checkpoint_meta *meta, const struct digest 
     json_kv_f64(&w, "loss", h->loss);
     json_kv_f64(&w, "grad_norm", h->grad_norm);
     json_kv_f64(&w, "lr", h->lr);
+    if (h->kl_coefficient != 0) json_kv_f64(&w, "kl_coefficient", h->kl_coefficient);
     json_kv_int(&w, "tokens", h->tokens);
     json_kv_bool(&w, "skipped", h->skipped);
     json_object_end(&w);
@@ -274,6 +275,7 @@ static enum rc read_history(struct checkpoint *c, const struct json *value, stru
         {.name = "loss", .kind = FIELD_F64, .target = &h->loss},
         {.name = "grad_norm", .kind = FIELD_F64, .target = &h->grad_norm},
         {.name = "lr", .kind = FIELD_F64, .target = &h->lr},
+        {.name = "kl_coefficient", .kind = FIELD_F64, .target = &h->kl_coefficient},
         {.name = "tokens", .kind = FIELD_I64, .target = &h->tokens},
         {.name = "skipped", .kind = FIELD_BOOL, .target = &h->skipped},
     };
@@ -513,7 +515,8 @@ enum rc checkpoint_load(struct checkpoint *out, const char *state_dir, const str
 
 enum rc checkpoint_settle(const struct checkpoint *c, const char *state_dir, int64_t keep, struct err *err) {
   enum rc rc = c->damage[0] ? write_latest(state_dir, c->meta.run, c->meta.version, err) : RC_OK;
-  return rc == RC_OK ? checkpoint_prune(state_dir, c->meta.run, c->meta.version, keep, err) : rc;
+  return rc == RC_OK ? checkpoint_prune(state_dir, c->meta.run, c->meta.version, keep, c->meta.training.reference_every, err)
+                     : rc;
 }
 
 bool checkpoint_exists(const char *state_dir, const char *run, int64_t version) {
@@ -648,7 +651,8 @@ static enum rc sweep(const char *run_dir, int64_t newest, struct err *err) {
   return rc;
 }
 
-enum rc checkpoint_prune(const char *state_dir, const char *run, int64_t newest, int64_t keep, struct err *err) {
+enum rc checkpoint_prune(const char *state_dir, const char *run, int64_t newest, int64_t keep, int32_t reference_every,
+                         struct err *err) {
   char run_dir[LIMIT_PATH_MAX], path[LIMIT_PATH_MAX];
   struct arena arena = ARENA_INIT;
   struct kept_checkpoints kept;
@@ -659,10 +663,13 @@ enum rc checkpoint_prune(const char *state_dir, const char *run, int64_t newest,
     log_warn("no checkpoint of run %s is removed, because it is not known which are to stay: %s", run, cause.message);
   } else if (rc == RC_OK) {
     const struct json_i32s found = checkpoint_versions(state_dir, run, &arena);
+    int64_t reference = 0;
     if (kept.last) keep = kept.last;
     for (size_t i = found.count; rc == RC_OK && i-- > 0;) {
       const int64_t version = found.items[i];
-      if (keep-- > 0 || version == 0 || version == newest || is_named(&kept, version)) continue;
+      const bool stays = keep-- > 0 || version == 0 || version == newest || is_named(&kept, version);
+      if (stays) reference = checkpoint_reference(version, reference_every); /* of all from it to this one */
+      if (stays || version == reference) continue;
       rc = path_format(path, err, "%s/v%" PRId64, run_dir, version);
       if (rc == RC_OK) rc = file_remove_tree(path, err);
     }

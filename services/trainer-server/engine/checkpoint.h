@@ -25,6 +25,7 @@ struct round_record {
   int64_t version;
   struct digest digest;
   double loss, grad_norm, lr;
+  double kl_coefficient; /* of the next round, where it is adapted; else 0, and not written */
   int64_t tokens;
   bool skipped;
 };
@@ -105,8 +106,13 @@ struct json_i32s checkpoint_versions(const char *state_dir, const char *run, str
 /* The oldest of them above 0 that is among the newest `keep`; 0: there is none.  A restart may begin with it, when the newer
  * ones are damaged. */
 int64_t checkpoint_oldest(const char *state_dir, const char *run, int64_t keep);
-/* Keeps v0, the newest `keep` of the run up to version `newest` and what checkpoint_keep named; removes the rest, newer ones
- * too, and what half-written ones left. */
-enum rc checkpoint_prune(const char *state_dir, const char *run, int64_t newest, int64_t keep, struct err *err);
+/* The version whose weights are the reference at `version`, where they are taken anew every so many rounds; 0: never. */
+static inline int64_t checkpoint_reference(int64_t version, int32_t reference_every) {
+  return reference_every > 0 ? version / reference_every * reference_every : 0;
+}
+/* Keeps v0, the newest `keep` of the run up to version `newest`, what checkpoint_keep named, and the references of these;
+ * removes the rest, newer ones too, and what half-written ones left. */
+enum rc checkpoint_prune(const char *state_dir, const char *run, int64_t newest, int64_t keep, int32_t reference_every,
+                         struct err *err);
 
 #endif

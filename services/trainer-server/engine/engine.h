@@ -48,10 +48,13 @@ struct current_run {
   size_t history_count, history_cap;
 };
 
+enum { KL_UNITS = 1 << 20 };
+
 struct round_so_far {
   int32_t inner_steps; /* taken since the version was made; a trainer that starts has none */
   double loss, denominator;
-  int64_t tokens;
+  int64_t tokens, samples;
+  int64_t kl_units; /* the units' KL, each rounded to 2^-20: a sum that no order changes */
   bool changed;            /* the weights are not the version's any more */
   struct step_result last; /* when changed: the last step that did */
 };

@@ -68,6 +68,7 @@ static enum rc follow_batch(struct engine *e, const struct order *o, const struc
   struct submit_batch in;
   struct batch_work work = {.in = &in, .adds = (const uint8_t *)payload->data, .first = o->first};
   size_t *begin = arena_alloc(&arena, (size_t)e->ranks.comm->size + 1, sizeof *begin);
+  e->run.unit.loss.kl_coefficient = (float)o->kl_coefficient;
   work.reports = arena_alloc(&arena, o->groups, sizeof *work.reports);
   enum rc rc = begin && work.reports ? RC_OK : err_set(err, RC_NO_MEMORY, NULL, "a batch was refused its memory");
   if (rc == RC_OK)
@@ -108,6 +109,7 @@ static enum rc follow(struct engine *e, const struct order *o, const struct buf 
     case ORDER_COLLECT: return optimizer_array_collect(e, o->which, err);
     case ORDER_BATCH: return follow_batch(e, o, payload, err);
     case ORDER_STEP: return follow_step(e, o, held, err);
+    case ORDER_REFER: learning_freeze_reference(&e->learning); return RC_OK;
     case ORDER_CHECK: return ranks_check_digest(&e->ranks, held, err);
     case ORDER_END: break;
   }
@@ -116,7 +118,8 @@ static enum rc follow(struct engine *e, const struct order *o, const struct buf 
 
 /* All others are told in the start of rank 0 as well; and an idle engine tells ORDER_MEET every half second. */
 static bool is_of_engine(enum order_kind kind) {
-  return kind == ORDER_MEET || kind == ORDER_OPEN || kind == ORDER_BATCH || kind == ORDER_STEP;
+  return kind == ORDER_MEET || kind == ORDER_OPEN || kind == ORDER_BATCH || kind == ORDER_STEP ||
+         kind == ORDER_REFER;
 }
 
 void follow_rank_0(struct engine *e, atomic_bool *led) {

@@ -12,6 +12,8 @@ struct unit_loss {
   const struct scored_sample *samples;
   const struct train_sample *tokens; /* of the samples */
   int sample_count, next;            /* the next sample whose tokens are due: chunks hold whole samples, in order */
+  int next_entropy;                  /* the same, of the entropy term */
+  const float *advantages;           /* of the samples */
   const float *old;                  /* log-probabilities under the behaviour policy; NULL: the current one's */
   const float *reference;            /* under the frozen reference, or NULL */
   struct unit_result *out;
@@ -155,9 +157,32 @@ static void unit_loss_gradient(void *context, int first, int count, const float 
     const struct scored_sample *s = &u->samples[i];
     const float *new_logprob = logprob + (s->first - first), *proximal = new_logprob;
     loss_sequence(&u->config->loss, s->count, new_logprob, u->old ? u->old + s->first : NULL, proximal,
-                  u->reference ? u->reference + s->first : NULL, s->advantage, dlogprob + (s->first - first),
+                  u->reference ? u->reference + s->first : NULL, u->advantages[i], dlogprob + (s->first - first),
                   &u->out->stats);
   }
+}
+
+/* Behind it, over the same samples. */
+static void unit_entropy_gradient(void *context, int first, int count, const float *entropy, float *dentropy) {
+  struct unit_loss *u = context;
+  (void)count;
+  for (; u->next_entropy < u->next; u->next_entropy++) {
+    const struct scored_sample *s = &u->samples[u->next_entropy];
+    loss_entropy(&u->config->loss, s->count, entropy + (s->first - first), dentropy + (s->first - first),
+                 &u->out->stats);
+  }
+}
+
+/* The rewards are less by the KL of the policy that sampled, a constant: its sum over a sample's tokens, whose
+ * log-probabilities under that policy are `old`. */
+static void unit_kl_in_reward(const struct unit *unit, const struct unit_config *config, const float *old) {
+  for (int i = 0; i < unit->count; i++) {
+    const struct scored_sample *s = &unit->scored[i];
+    unit->kl[i] = 0;
+    for (int t = s->first; t < s->first + s->count; t++)
+      unit->kl[i] += kl_estimate(config->loss.kl_estimator, (double)old[t], (double)unit->reference[t], NULL);
+  }
+  advantages_less_kl(config->advantage, unit->kl, unit->count, (double)config->loss.kl_coefficient, unit->advantages);
 }
 
 enum rc unit_prepare(struct unit *out, const struct model *m, const struct unit_policies *policies,
@@ -166,25 +191,31 @@ enum rc unit_prepare(struct unit *out, const struct model *m, const struct unit_
   int total = 0;
   enum rc rc = unit_check(m, LIMIT_SEQUENCE_TOKENS, group, err); /* the learner knows its own chunks */
   if (rc == RC_OK) rc = unit_check_behaviour(group, policies->recorded, err);
-  if (rc == RC_OK) rc = unit_check_reference(group, policies->reference != NULL, err);
+  const bool has_reference = policies->reference || policies->taught;
+  if (rc == RC_OK) rc = unit_check_reference(group, has_reference, err);
+  if (rc == RC_OK && policies->taught && !group->has_reference)
+    rc = err_set(err, RC_INVALID, "reference", "expected the teacher's log-probabilities with group %s", group->id);
   if (rc != RC_OK) return rc;
   *out = (struct unit){.count = n,
                        .brought = group->has_reference,
                        .samples = arena_alloc(arena, (size_t)n + 1, sizeof *out->samples),
                        .scored = arena_alloc(arena, (size_t)n + 1, sizeof *out->scored),
+                       .advantages = arena_alloc(arena, (size_t)n + 1, sizeof *out->advantages),
+                       .kl = arena_alloc(arena, (size_t)n + 1, sizeof *out->kl),
                        .results = arena_alloc(arena, (size_t)n + 1, sizeof *out->results)};
-  if (!out->samples || !out->scored || !out->results)
+  if (!out->samples || !out->scored || !out->advantages || !out->kl || !out->results)
     return err_set(err, RC_NO_MEMORY, NULL, "a unit of %d samples was refused memory", n);
   for (int i = 0; i < n; i++) {
     int count = 0;
     if ((rc = sample_build(&group->samples[i], &out->samples[i], &count, arena, err)) != RC_OK) return rc;
-    out->scored[i] = (struct scored_sample){.first = total, .count = count, .advantage = group->samples[i].advantage};
+    out->scored[i] = (struct scored_sample){.first = total, .count = count};
+    out->advantages[i] = group->samples[i].advantage;
     total += count;
   }
   out->logprob = arena_alloc(arena, (size_t)total + 1, sizeof *out->logprob);
-  out->reference = policies->reference ? arena_alloc(arena, (size_t)total + 1, sizeof *out->reference) : NULL;
+  out->reference = has_reference ? arena_alloc(arena, (size_t)total + 1, sizeof *out->reference) : NULL;
   out->recorded = policies->recorded ? arena_alloc(arena, (size_t)total + 1, sizeof *out->recorded) : NULL;
-  if (!out->logprob || (policies->reference && !out->reference) || (policies->recorded && !out->recorded))
+  if (!out->logprob || (has_reference && !out->reference) || (policies->recorded && !out->recorded))
     return err_set(err, RC_NO_MEMORY, NULL, "log-probabilities of %d tokens were refused memory", total);
   for (int i = 0; i < n; i++) {
     const struct batch_sample *s = &group->samples[i];
@@ -216,14 +247,24 @@ enum rc unit_compute(struct learner *l, const struct unit_policies *policies, co
     rc = learner_logprobs(l, policies->behaviour, samples, n, config->temperature, unit->logprob, NULL, err);
     out->logprob_us += unit_mark(timeline, CAUSE_LOGPROB);
   }
+  const float *old = policies->behaviour ? unit->logprob : unit->recorded;
+  if (rc == RC_OK && unit->reference && config->loss.kl_in_reward) {
+    if (!old) { /* the current policy sampled, and its log-probabilities are needed before its gradient */
+      rc = learner_logprobs(l, policies->current, samples, n, config->temperature, unit->logprob, NULL, err);
+      out->logprob_us += unit_mark(timeline, CAUSE_LOGPROB);
+    }
+    if (rc == RC_OK) unit_kl_in_reward(unit, config, old ? old : unit->logprob);
+  }
   struct unit_loss context = {.config = config,
                               .samples = unit->scored,
                               .tokens = samples,
                               .sample_count = n,
-                              .old = policies->behaviour ? unit->logprob : unit->recorded,
+                              .advantages = unit->advantages,
+                              .old = old,
                               .reference = unit->reference,
                               .out = out,
                               .timeline = timeline};
+  learner_entropy_term(l, config->loss.entropy_coefficient != 0 ? unit_entropy_gradient : NULL);
   float *logprob = policies->behaviour ? NULL : unit->logprob;
   if (rc == RC_OK && unit->parts)
     rc = learner_gradients_in_parts(l, policies->current, samples, n, config->temperature, unit_loss_gradient, &context,

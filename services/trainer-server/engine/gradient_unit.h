@@ -19,6 +19,7 @@
 
 struct unit_config {
   struct loss_config loss;
+  enum advantage_kind advantage; /* where the KL term is in the reward */
   float temperature;
   struct sampling_params cut; /* what the sampler left out; its temperature is not read.  Not of the reference */
 };
@@ -29,6 +30,7 @@ struct unit_policies {
   const struct weights *behaviour; /* that sampled it; NULL: the current ones did, or: */
   bool recorded;                   /* the group brings the behaviour policy's log-probabilities */
   const struct weights *reference; /* of the KL term, or NULL; not used for a group that brings its log-probabilities */
+  bool taught;                     /* the reference is a teacher's: every group brings its log-probabilities */
 };
 
 struct unit_result {
@@ -52,7 +54,6 @@ enum rc unit_check_reference(const struct batch_group *group, bool has_reference
 /* Of a sample, among the unit's scored tokens. */
 struct scored_sample {
   int first, count;
-  float advantage;
 };
 
 /* A checked group as the learner takes it, with room for its results. */
@@ -60,6 +61,8 @@ struct unit {
   int count; /* samples */
   struct train_sample *samples;
   struct scored_sample *scored;
+  float *advantages; /* of the samples; less the KL term where that is in the reward */
+  double *kl;        /* of the samples, then */
   float *logprob;   /* of the scored tokens: under the weights of the batch's version */
   float *recorded;  /* by the samplers, or NULL */
   float *reference; /* the reference's, or NULL */

@@ -79,13 +79,15 @@ void learning_show_run(struct engine *e, const struct digest *run_digest, const 
   const struct board_run run = {.run_digest = *run_digest,
                                 .chunk_tokens = e->run.training.chunk_tokens,
                                 .takes_behaviour = run_config_takes_behaviour(&e->run.training),
-                                .has_reference = run_config_frozen(&e->run.training).reference,
+                                .has_reference = run_config_takes_reference(&e->run.training),
                                 .reference_digest = *version_0,
                                 .frozen_copies = (l->reference != NULL) + (l->behaviour != NULL)};
   board_run_begin(e->board, &run);
 }
 
 void learning_freeze_behaviour(struct learning *l) { weights_copy(l->behaviour, l->weights); }
+
+void learning_freeze_reference(struct learning *l) { weights_copy(l->reference, l->weights); }
 
 /* Those of the run before give their memory back first.  The reference is the weights that the run starts from. */
 static enum rc frozen_renew(struct engine *e, struct err *err) {

@@ -25,6 +25,8 @@ enum rc learning_frozen_make(struct engine *e, struct err *err);
 void learning_show_run(struct engine *e, const struct digest *run_digest, const struct digest *version_0);
 /* The current weights sampled this round. */
 void learning_freeze_behaviour(struct learning *l);
+/* The current weights become the reference. */
+void learning_freeze_reference(struct learning *l);
 /* Another run begins: forgets what was accumulated and the rounds before. */
 void learning_forget(struct engine *e);
 

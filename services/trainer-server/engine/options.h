@@ -18,6 +18,7 @@ struct trainer_options {
   bool optimizer_mapped;      /* masters and moments lie in a scratch file */
   const char *scratch_dir;    /* where scratch files are; "": in state_dir */
   bool fit;                   /* what the plan does not leave room for is given up: fit.h */
+  bool teaches;               /* role teach: passes are computed with the folder's weights */
   int lanes;                  /* units computed side by side; no flag: memory_choose_lanes */
   struct ranks_options ranks;
 };

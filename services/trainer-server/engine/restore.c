@@ -25,10 +25,12 @@ static enum rc ranks_resume(struct engine *e, const struct open_run *opened, int
   return rc;
 }
 
-/* The frozen reference of a resumed run: its version 0, which pruning never removes. */
-static enum rc reference_restore(struct engine *e, const char *run, struct digest *digest, struct err *err) {
+/* The frozen reference of a resumed run: its version 0, or a later one (training.reference_every); pruning removes
+ * neither. */
+static enum rc reference_restore(struct engine *e, const char *run, int64_t version, struct digest *digest,
+                                 struct err *err) {
   struct err cause = {0};
-  enum rc rc = checkpoint_load_weights(e->options.state_dir, run, 0, e->learning.reference, &cause);
+  enum rc rc = checkpoint_load_weights(e->options.state_dir, run, version, e->learning.reference, &cause);
   if (rc == RC_OK) return weights_digest(digest, e->learning.reference, err);
   return err_set(
       err, rc, NULL,
@@ -67,7 +69,8 @@ static enum rc checkpoint_adopt(struct engine *e, struct checkpoint *c, struct e
   if (rc == RC_OK) rc = run_config_digest(&run_digest, &opened, err);
   if (rc == RC_OK) rc = learning_set_chunk(e, c->meta.training.chunk_tokens, err);
   if (rc == RC_OK) rc = learning_frozen_make(e, err);
-  if (rc == RC_OK && e->learning.reference) rc = reference_restore(e, c->meta.run, &reference, err);
+  const int64_t referred = checkpoint_reference(c->meta.version, c->meta.training.reference_every);
+  if (rc == RC_OK && e->learning.reference) rc = reference_restore(e, c->meta.run, referred, &reference, err);
   if (rc == RC_OK) rc = ranks_resume(e, &opened, c->meta.optimizer_steps, err);
   if (rc == RC_OK) rc = step_restore(e, &c->meta, err);
   if (rc == RC_OK) rc = version_serialize(e, c->meta.run, c->meta.version, false, &b, err);
@@ -82,6 +85,9 @@ static enum rc checkpoint_adopt(struct engine *e, struct checkpoint *c, struct e
   e->run.history = c->history;
   e->run.history_count = e->run.history_cap = c->meta.history_count;
   c->history = NULL;
+  const size_t rounds = e->run.history_count;
+  if (rounds > 0 && e->run.history[rounds - 1].kl_coefficient > 0)
+    e->run.unit.loss.kl_coefficient = (float)e->run.history[rounds - 1].kl_coefficient;
   learning_show_run(e, &run_digest, &reference);
   board_publish(e->board, b);
   return RC_OK;

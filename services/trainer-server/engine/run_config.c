@@ -8,9 +8,13 @@ bool run_config_trains(const struct training_config *c) { return strcmp(c->objec
 
 bool run_config_takes_behaviour(const struct training_config *c) { return c->update == UPDATE_INFLIGHT; }
 
+bool run_config_takes_reference(const struct training_config *c) {
+  return run_config_trains(c) && (float)c->kl_coefficient != 0;
+}
+
 struct frozen_weights run_config_frozen(const struct training_config *c) {
   const bool trains = run_config_trains(c);
-  return (struct frozen_weights){.reference = trains && (float)c->kl_coefficient != 0,
+  return (struct frozen_weights){.reference = trains && (float)c->kl_coefficient != 0 && !c->teacher[0],
                                  .behaviour = trains && c->update == UPDATE_MINIBATCH,
                                  .versions = trains && c->update == UPDATE_INFLIGHT};
 }
@@ -34,9 +38,15 @@ enum rc run_config_map(const struct training_config *c, struct unit_config *unit
                                .loss = {.clip_low = (float)c->clip_low,
                                         .clip_high = (float)c->clip_high,
                                         .importance_cap = (float)c->importance_cap,
-                                        .kl_coefficient = (float)c->kl_coefficient}};
+                                        .kl_coefficient = (float)c->kl_coefficient,
+                                        .kl_in_reward = strcmp(c->kl_in, "reward") == 0,
+                                        .entropy_coefficient = (float)c->entropy_coefficient,
+                                        .length_max = c->length_max}};
   enum rc rc = run_config_trains(c) ? loss_kind_parse(&unit->loss.kind, c->objective, err) : RC_OK;
   if (rc == RC_OK) rc = loss_normalization_parse(&unit->loss.normalization, c->normalization, err);
+  if (rc == RC_OK) rc = kl_estimator_parse(&unit->loss.kl_estimator, c->kl_estimator, err);
+  if (rc == RC_OK) rc = training_config_complete(c, err);
+  if (rc == RC_OK && unit->loss.kl_in_reward) rc = advantage_kind_parse(&unit->advantage, c->advantage, err);
   if (rc == RC_OK) rc = schedule_kind_parse(&o->schedule, c->schedule, err);
   if (rc == RC_OK) rc = optimizer_config_check(o, err);
   return rc;
@@ -80,8 +90,13 @@ enum rc run_config_keep(struct current_run *run, const struct open_run *m, struc
   kept.objective = arena_strdup(&arena, kept.objective);
   kept.normalization = arena_strdup(&arena, kept.normalization);
   kept.schedule = arena_strdup(&arena, kept.schedule);
+  kept.kl_estimator = arena_strdup(&arena, kept.kl_estimator);
+  kept.kl_in = arena_strdup(&arena, kept.kl_in);
+  kept.advantage = arena_strdup(&arena, kept.advantage);
+  kept.teacher = arena_strdup(&arena, kept.teacher);
   start.run = arena_strdup(&arena, start.run ? start.run : "");
-  if (!kept.objective || !kept.normalization || !kept.schedule || !start.run) {
+  if (!kept.objective || !kept.normalization || !kept.schedule || !kept.kl_estimator || !kept.kl_in ||
+      !kept.advantage || !kept.teacher || !start.run) {
     arena_free(&arena);
     return err_set(err, RC_NO_MEMORY, NULL, "a run's configuration was refused memory");
   }

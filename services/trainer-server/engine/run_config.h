@@ -12,6 +12,8 @@ enum { CHUNK_TOKENS_MIN = 2 };
 bool run_config_trains(const struct training_config *c);
 /* Its batches bring behaviour log-probabilities. */
 bool run_config_takes_behaviour(const struct training_config *c);
+/* Its batches may bring the reference's log-probabilities; with a teacher they must. */
+bool run_config_takes_reference(const struct training_config *c);
 /* What a run needs beside what every run does; pure. */
 struct frozen_weights run_config_frozen(const struct training_config *c);
 /* The wire's names and numbers as the model module's configurations; pure. */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/base/clock.h"
+#include "common/base/log.h"
 #include "services/trainer-server/engine/learning.h"
 #include "services/trainer-server/engine/run_config.h"
 #include "services/trainer-server/engine/version.h"
@@ -15,6 +16,15 @@
 #include "services/trainer-server/ranks/shared_arrays.h"
 
 enum { HISTORY_STEP = 256, HISTORY_MAX = 65536 };
+
+/* The KL of a token is the mean of the round's. */
+static double next_kl_coefficient(const struct engine *e) {
+  const struct training_config *c = &e->run.training;
+  const double now = (double)e->run.unit.loss.kl_coefficient;
+  if (e->round.tokens == 0) return now;
+  const double kl = (double)e->round.kl_units / KL_UNITS / (double)e->round.tokens;
+  return (double)(float)schedule_kl_coefficient(now, kl, c->kl_target, (double)e->round.samples, c->kl_horizon);
+}
 
 /* A checkpoint holds the history, so it is bounded: past HISTORY_MAX the older half goes. */
 static enum rc history_add(struct engine *e, const struct step_status *s, struct err *err) {
@@ -35,6 +45,7 @@ static enum rc history_add(struct engine *e, const struct step_status *s, struct
                             .digest = s->digest,
                             .grad_norm = s->grad_norm,
                             .lr = s->lr,
+                            .kl_coefficient = e->run.training.kl_target > 0 ? next_kl_coefficient(e) : 0,
                             .skipped = s->skipped,
                             .loss = e->round.denominator > 0 ? e->round.loss / e->round.denominator : 0,
                             .tokens = e->round.tokens};
@@ -160,6 +171,11 @@ static void step_finish(struct engine *e, struct job *job, struct weights_blob *
   struct board_view before;
   e->next_step.pending = false;
   e->round = (struct round_so_far){0};
+  if (e->run.training.kl_target > 0) {
+    const double next = e->run.history[e->run.history_count - 1].kl_coefficient;
+    e->run.unit.loss.kl_coefficient = (float)next;
+    log_info("run %s: kl_coefficient %.9g from version %" PRId64 " on", in->run, next, b->version);
+  }
   board_view(e->board, &before);
   const bool replayed = board_replaying(&before);
   if (!replayed) weights_blob_hold(b); /* for the publisher */
@@ -177,6 +193,15 @@ static void step_finish(struct engine *e, struct job *job, struct weights_blob *
   if (in->announce_first) publisher_take_pushes(e->publisher, in->run, out);
   fault_die(TRAINER_FAULT_DIE_BEFORE_PUBLISH, in->version);
   publisher_submit(e->publisher, job, b);
+}
+
+/* Where the reference is taken anew, on every rank; twice is as good as once. */
+static enum rc step_refer(struct engine *e, int64_t version, struct err *err) {
+  const int32_t every = e->run.training.reference_every;
+  if (every == 0 || version % every != 0) return RC_OK;
+  const enum rc rc = ranks_tell(&e->ranks, &(struct order){.kind = ORDER_REFER}, NULL, err);
+  if (rc == RC_OK) learning_freeze_reference(&e->learning);
+  return rc;
 }
 
 /* All ranks hold these weights. */
@@ -231,7 +256,7 @@ enum rc step_job(struct engine *e, struct job *job, struct err *err) {
   const int64_t stepped_us = clock_monotonic_us();
   out->step_us = stepped_us - begun_us;
   timeline_mark(&e->timeline, CAUSE_STEP, stepped_us);
-  if ((rc = step_make_durable(e, job, b, err)) != RC_OK) {
+  if ((rc = step_make_durable(e, job, b, err)) != RC_OK || (rc = step_refer(e, b->version, err)) != RC_OK) {
     e->run.history_count--;
     goto out;
   }

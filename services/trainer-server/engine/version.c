@@ -96,7 +96,8 @@ enum rc version_checkpoint(struct engine *e, const struct weights_blob *b, const
   struct err kept = {0};
   if (!step) rc = checkpoint_keep(e->options.state_dir, b->run, &(struct kept_checkpoints){0}, err);
   if (rc != RC_OK) return rc;
-  rc = checkpoint_prune(e->options.state_dir, b->run, b->version, e->options.keep_checkpoints, &kept);
+  rc = checkpoint_prune(e->options.state_dir, b->run, b->version, e->options.keep_checkpoints,
+                        e->run.training.reference_every, &kept);
   if (rc == RC_OK) return RC_OK;
   if (!step) { /* what an older run of this name left could be taken for this one's later */
     if (err) *err = kept;

@@ -1,6 +1,9 @@
 /* Pulls and checks the weights that passes are computed with. */
 #include "services/trainer-server/preprocess/pass_weights.h"
 
+#include <stdio.h>
+
+#include "common/base/limits.h"
 #include "common/base/log.h"
 #include "common/client/trainer_client.h"
 
@@ -15,6 +18,23 @@ void pass_weights_free(struct pass_weights *w) { weights_free(w->weights); }
 
 bool pass_weights_are(const struct pass_weights *w, const struct digest *digest) {
   return w->held && digest_equal(&w->digest, digest);
+}
+
+enum rc pass_weights_load(struct pass_weights *w, const char *dir, struct err *err) {
+  char what[LIMIT_PATH_MAX], digest[DIGEST_HEX_MAX];
+  struct st_file *file = NULL;
+  enum rc rc = st_open_folder(&file, dir, err);
+  if (rc != RC_OK) return rc;
+  snprintf(what, sizeof what, "loading %s", dir);
+  rc = weights_load(w->weights, file, what, err);
+  if (rc != RC_OK) err_in_file(err, dir);
+  st_close(file);
+  if (rc == RC_OK) rc = weights_digest(&w->digest, w->weights, err);
+  if (rc != RC_OK) return rc;
+  w->held = true;
+  digest_hex(digest, &w->digest);
+  log_info("a teacher: runs name it by training.teacher \"%s\"", digest);
+  return RC_OK;
 }
 
 static enum rc fill(struct pass_weights *w, const struct buf *bytes, const struct pass *pass, struct err *err) {

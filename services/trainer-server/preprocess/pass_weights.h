@@ -2,6 +2,8 @@
  * others.  Their digest is computed out of the kernels' memory and held against the one that the pass names, so what a
  * result says about its weights was seen here.
  *
+ * A teacher's are read from its folder instead, and stay: a pass under others is handed back.
+ *
  *   pass --other digest--> GET {weights_from}/v1/weights/0 --fill, digest--> equal: kept | else: none are held
  *
  * Called by the preprocessor's thread only.  Memory: one set of weights for the kernels, without what a backward pass
@@ -22,6 +24,8 @@ struct pass_weights {
 enum rc pass_weights_create(struct pass_weights *w, const struct model *m, struct err *err);
 void pass_weights_free(struct pass_weights *w);
 bool pass_weights_are(const struct pass_weights *w, const struct digest *digest);
+/* A teacher's: from its folder, once, and never others. */
+enum rc pass_weights_load(struct pass_weights *w, const char *dir, struct err *err);
 /* Pulls the pass's.  RC_INVALID: they are not this model's and never will be; other codes: not now. */
 enum rc pass_weights_pull(struct pass_weights *w, const struct pass *pass, struct http_client *http, struct err *err);
 

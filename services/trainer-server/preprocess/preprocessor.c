@@ -167,6 +167,8 @@ static void look_at_device(struct preprocessor *p) {
 /* Makes the pass's weights those that are held. */
 static enum rc need_weights(struct preprocessor *p, const struct pass *pass, struct err *err) {
   if (pass_weights_are(&p->weights, &pass->weights_digest)) return RC_OK;
+  if (p->options.teaches)
+    return err_set(err, RC_INVALID, "weights_digest", "this is a teacher, it computes passes under its own weights only");
   turn(p, CAUSE_LOAD);
   const enum rc rc = pass_weights_pull(&p->weights, pass, p->http, err);
   turn(p, CAUSE_IDLE);
@@ -325,6 +327,8 @@ static enum rc make(struct preprocessor *p, struct err *err) {
            (long long)o->threads, o->lanes);
   rc = pass_memory_check(p->model, o, err);
   if (rc == RC_OK) rc = pass_weights_create(&p->weights, p->model, err);
+  if (rc == RC_OK && o->teaches) rc = pass_weights_load(&p->weights, o->model_dir, err);
+  if (rc == RC_OK) p->loaded = p->weights.digest; /* no other thread is there yet */
   if (rc == RC_OK) rc = pass_work_create(&p->work, p->model, o->lanes, (int)o->chunk_tokens, err);
   return rc;
 }

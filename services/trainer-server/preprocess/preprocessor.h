@@ -26,7 +26,8 @@ struct preprocessor;
 extern const struct http_route preprocessor_routes[];
 extern const size_t preprocessor_route_count;
 
-/* Makes the model and room for weights; of model_dir only config.json is read, and no state_dir is used. */
+/* Makes the model and room for weights; of model_dir only config.json is read, of a teacher's the weights too, and no
+ * state_dir is used. */
 enum rc preprocessor_create(struct preprocessor **out, const struct trainer_options *options, struct err *err);
 
 struct preprocessor_tie {

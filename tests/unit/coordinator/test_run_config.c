@@ -108,7 +108,7 @@ static void faults_name_their_field(void **state) {
       {"{\"dataset\":{\"path\":\"a\",\"pth\":1}}", "dataset.pth", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"rounds\":0}", "rounds", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"overlong\":{}}", "overlong.buffer", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"overlong\":{\"buffer\":0}}", "overlong.buffer", RC_INVALID},
+      {"{\"dataset\":{\"path\":\"a\"},\"overlong\":{\"buffer\":-1}}", "overlong.buffer", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"overlong\":{\"buffer\":257}}", "overlong.buffer", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"rounds\":1.5}", "rounds", RC_INVALID},
       {"{\"dataset\":{\"path\":\"a\"},\"groups_per_round\":0}", "groups_per_round", RC_INVALID},

@@ -288,9 +288,23 @@ static void linear_loss(void *context, int first, int count, const float *logpro
   for (int i = 0; i < count; i++) dlogprob[i] = (float)((first + i) % 3 - 1);
 }
 
+/* And less the entropies, by turns 1.5 and 0.5 of them; its derivative. */
+static void some_entropy(void *context, int first, int count, const float *entropy, float *dentropy) {
+  (void)context, (void)entropy;
+  for (int i = 0; i < count; i++) dentropy[i] = (first + i) % 2 ? -0.5f : -1.5f;
+}
+
+static double entropy_loss_of(struct learner *l, const struct weights *w, const struct unit *u) {
+  float logprob[TOTAL_MAX], entropy[TOTAL_MAX];
+  double sum = 0;
+  assert_int_equal(learner_logprobs(l, w, u->samples, u->count, 1, logprob, entropy, NULL), RC_OK);
+  for (int i = 0; i < u->scored_count; i++) sum -= (i % 2 ? 0.5 : 1.5) * (double)entropy[i];
+  return sum + loss_of(l, w, u);
+}
+
 /* Per parameter tensor, the gradient along itself agrees with a central difference of the loss.  All experts are
  * taken: else a moved weight sends some row to another expert, and the loss jumps. */
-static void check_every_tensor(int family) {
+static void check_every_tensor(int family, bool entropy) {
   struct model_config c = family_config(family, true);
   struct unit u;
   struct bench b;
@@ -302,6 +316,7 @@ static void check_every_tensor(int family) {
   const size_t n = b.model->params.elements;
   float *grads = calloc(n, sizeof *grads), *masters = calloc(n, sizeof *masters), *moved = calloc(n, sizeof *moved);
   assert_int_equal(learner_create(&l, b.model, &(struct learner_options){.chunk_tokens = 512}, NULL), RC_OK);
+  if (entropy) learner_entropy_term(l, some_entropy);
   assert_int_equal(learner_gradients(l, w, u.samples, u.count, 1, linear_loss, NULL, grads, NULL, NULL), RC_OK);
   weights_to_masters(w, masters);
   for (int i = 0; i < b.model->params.count; i++) {
@@ -315,7 +330,7 @@ static void check_every_tensor(int family) {
       for (size_t k = 0; k < p->count; k++)
         moved[p->offset + k] += (float)((side ? -step : step) * (double)grads[p->offset + k]);
       weights_from_masters(w, moved);
-      value[side] = loss_of(l, w, &u);
+      value[side] = entropy ? entropy_loss_of(l, w, &u) : loss_of(l, w, &u);
     }
     const double slope = (value[0] - value[1]) / (2 * step);
     if (fabs(slope / square - 1) > 2e-2) fail_msg("%s: slope %g, squared gradient %g", p->name, slope, square);
@@ -330,7 +345,8 @@ static void check_every_tensor(int family) {
 
 static void test_every_tensor_by_difference(void **state) {
   (void)state;
-  for (int family = 0; family < FAMILY_CONFIGS; family++) check_every_tensor(family);
+  for (int family = 0; family < FAMILY_CONFIGS; family++) check_every_tensor(family, false);
+  check_every_tensor(0, true);
 }
 
 static void cut_loss(void *context, int first, int count, const float *logprob, float *dlogprob) {

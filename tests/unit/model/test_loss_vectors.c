@@ -22,16 +22,18 @@ static float unit(int numerator) { return (float)numerator / UNIT; }
 
 /* false at the end of the file */
 static bool vector_read(struct vector *v, FILE *file) {
-  char normalization[32];
+  char normalization[32], estimator[32];
   int low, high, cap, kl, advantage;
   *v = (struct vector){0};
-  const int fields = fscanf(file, " case %31s %d %d %d %d %31s %d %d %d %d %d", v->objective, &low, &high, &cap, &kl,
-                            normalization, &advantage, &v->tokens, &v->has_old, &v->has_proximal, &v->has_reference);
+  const int fields = fscanf(file, " case %31s %d %d %d %d %31s %d %d %d %d %d %31s %d", v->objective, &low, &high, &cap,
+                            &kl, normalization, &advantage, &v->tokens, &v->has_old, &v->has_proximal,
+                            &v->has_reference, estimator, &v->config.length_max);
   if (fields == EOF) return false;
-  assert_int_equal(fields, 11);
+  assert_int_equal(fields, 13);
   assert_in_range(v->tokens, 1, TOKENS_MAX);
   assert_int_equal(loss_kind_parse(&v->config.kind, v->objective, NULL), RC_OK);
   assert_int_equal(loss_normalization_parse(&v->config.normalization, normalization, NULL), RC_OK);
+  assert_int_equal(kl_estimator_parse(&v->config.kl_estimator, estimator, NULL), RC_OK);
   v->config.clip_low = unit(low), v->config.clip_high = unit(high);
   v->config.importance_cap = unit(cap), v->config.kl_coefficient = unit(kl);
   v->advantage = unit(advantage);

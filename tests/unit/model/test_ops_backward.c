@@ -423,6 +423,17 @@ static void logprob_on(const struct machine *m) {
     }
     o->logprob_backward(o, got, d, logits, lse, target, temperature, T, V);
     same_operands(m, "logprob_backward", got, want, n);
+    float *e = random_floats((size_t)T, 1.0f), *entropy = random_floats((size_t)T, 3.0f);
+    for (int t = 0; t < T; t++) {
+      if (t % 3 == 2) e[t] = 0.0f;
+      for (int v = 0; v < V && target[t] >= 0 && e[t] != 0.0f; v++) {
+        const float z = logits[t * V + v] / temperature, hot = v == target[t] ? 1.0f : 0.0f, p = lit_exp(z - lse[t]);
+        const float x = d[t] * (hot - p), less = e[t] * (p * ((z - lse[t]) + entropy[t]));
+        want[t * V + v] = (x - less) / temperature;
+      }
+    }
+    o->logprob_entropy_backward(o, got, d, e, entropy, logits, lse, target, temperature, T, V);
+    same_operands(m, "logprob_entropy_backward", got, want, n);
   }
 }
 

@@ -243,6 +243,45 @@ static void test_logprob(void **state) {
   }
 }
 
+/* Of e times the entropy, with r times the log-probability. */
+struct entropy_case {
+  struct logprob_case logprob;
+  const float *e;
+};
+
+static double entropy_forward(const void *context) {
+  const struct entropy_case *c = context;
+  const struct logprob_case *l = &c->logprob;
+  double sum = logprob_forward(l);
+  for (int t = 0; t < l->T; t++) {
+    double total = 0, entropy = 0;
+    for (int v = 0; v < l->V; v++) total += exp(l->logits[t * l->V + v] / l->temperature);
+    for (int v = 0; v < l->V; v++) {
+      const double logprob = l->logits[t * l->V + v] / l->temperature - log(total);
+      entropy -= exp(logprob) * logprob;
+    }
+    if (l->target[t] >= 0) sum += (double)c->e[t] * entropy;
+  }
+  return sum;
+}
+
+static void test_entropy(void **state) {
+  enum { T = 4, V = 263 };
+  static const int32_t target[T] = {5, 262, -1, 256};
+  float *logits = random_floats(T * V, 4.0f), *r = random_floats(T, 1.0f), *e = random_floats(T, 1.0f), *lp = zeros(T),
+        *lse = zeros(T), *entropy = zeros(T), *d = zeros(T * V);
+  (void)state;
+  for (int warm = 0; warm < 2; warm++) {
+    const float temperature = warm ? 1.3f : 1.0f;
+    m.ops->logprob(m.ops, lp, lse, entropy, logits, target, temperature, T, V);
+    m.ops->logprob_entropy_backward(m.ops, d, r, e, entropy, logits, lse, target, temperature, T, V);
+    struct entropy_case c = {
+        .logprob = {.T = T, .V = V, .logits = doubles(logits, T * V), .r = r, .target = target, .temperature = (double)temperature},
+        .e = e};
+    check_gradient("entropy dlogits", entropy_forward, &c, c.logprob.logits, d, T * V);
+  }
+}
+
 struct gemm_case {
   int T, N, K;
   double *x, *w;
@@ -288,6 +327,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_attention, free_guarded),
       cmocka_unit_test_teardown(test_swiglu, free_guarded),
       cmocka_unit_test_teardown(test_logprob, free_guarded),
+      cmocka_unit_test_teardown(test_entropy, free_guarded),
       cmocka_unit_test_teardown(test_gemm, free_guarded),
   };
   struct err err;

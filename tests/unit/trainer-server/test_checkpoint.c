@@ -104,7 +104,7 @@ static void half_written_checkpoints_are_ignored(void **state) {
   assert_rc(RC_OK, load(&c, &err), err);
   assert_int_equal(c.meta.version, 2);
   checkpoint_free(&c);
-  assert_rc(RC_OK, checkpoint_prune(state_dir, "r7", 2, 2, &err), err);
+  assert_rc(RC_OK, checkpoint_prune(state_dir, "r7", 2, 2, 0, &err), err);
   assert_false(exists("r7/.partial-v9"));
   assert_true(exists("r7/v1") && exists("r7/v2"));
 }
@@ -127,7 +127,7 @@ static void pruning_keeps_the_newest_and_version_zero(void **state) {
   assert_rc(RC_OK, file_make_dirs(path, &err), err);
   path_of(path, "r8/v12");
   assert_rc(RC_OK, file_make_dirs(path, &err), err);
-  assert_rc(RC_OK, checkpoint_prune(state_dir, "r7", 11, 3, &err), err);
+  assert_rc(RC_OK, checkpoint_prune(state_dir, "r7", 11, 3, 0, &err), err);
   assert_true(exists("r7/v0") && exists("r7/v9") && exists("r7/v10") && exists("r7/v11") && exists("r7/vault") &&
               exists("r7/v013") && exists("r8/v12"));
   assert_false(exists("r7/v12"));
@@ -136,7 +136,7 @@ static void pruning_keeps_the_newest_and_version_zero(void **state) {
     snprintf(path, sizeof path, "r7/v%d", v);
     assert_false(exists(path));
   }
-  assert_rc(RC_OK, checkpoint_prune(state_dir, "r7", 11, 1, &err), err);
+  assert_rc(RC_OK, checkpoint_prune(state_dir, "r7", 11, 1, 0, &err), err);
   assert_true(exists("r7/v0") && exists("r7/v11") && !exists("r7/v10"));
   assert_int_equal(checkpoint_oldest(state_dir, "r7", 3), 11);
   path_of(path, "r9/v0");

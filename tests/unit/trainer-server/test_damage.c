@@ -314,7 +314,7 @@ static void a_crash_at_every_stage_leaves_the_version_before(void **state) {
     write_version(2);
     have = expect_whole(2);
     if (!digest_equal(&have, &second)) fail_msg("stage %d: not version 2 as it would have been", stage);
-    assert_rc(RC_OK, checkpoint_prune(state_dir, "r7", 2, 2, &err), err);
+    assert_rc(RC_OK, checkpoint_prune(state_dir, "r7", 2, 2, 0, &err), err);
     assert_false(exists("r7/.partial-v2") || exists("r7/.partial-v2-replaced"));
   }
 }

@@ -180,6 +180,109 @@ static void reference_enters_the_loss(void **state) {
   arena_free(&arena);
 }
 
+static struct weights *other_weights(uint32_t seed);
+
+/* With the KL term in the rewards the unit is the same as one whose advantages were made of the smaller rewards: here by
+ * hand, of log-probabilities that were asked for before, whoever sampled. */
+static void a_kl_term_in_the_rewards_is_in_the_advantages(void **state) {
+  (void)state;
+  struct arena arena = ARENA_INIT;
+  struct err err = {0};
+  struct weights *reference = other_weights(8), *behaviour = other_weights(9);
+  struct batch_group group = group_make(&arena, "r1.0.0", 5, 4), by_hand = group_make(&arena, "r1.0.0", 5, 4);
+  const size_t elements = parts.model->params.elements;
+  float *have = calloc(elements, sizeof *have), *want = calloc(elements, sizeof *want);
+  struct unit_config in_reward = grpo;
+  in_reward.loss = (struct loss_config){.kind = LOSS_REINFORCE, .clip_high = 4, .kl_coefficient = 0.25f,
+                                        .kl_estimator = KL_K1, .kl_in_reward = true};
+  in_reward.advantage = ADVANTAGE_LEAVE_ONE_OUT;
+  struct unit_config plain = in_reward;
+  plain.loss.kl_coefficient = 0;
+  for (int inner = 0; inner < 2; inner++) {
+    const struct unit_policies policies = {
+        .current = parts.weights, .reference = reference, .behaviour = inner ? behaviour : NULL};
+    const struct unit_policies without = {.current = parts.weights, .behaviour = policies.behaviour};
+    const struct weights *asked[2] = {inner ? behaviour : parts.weights, reference};
+    struct unit_result unit;
+    struct unit answers[2];
+    double kl[5] = {0}, sum = 0;
+    for (int k = 0; k < 2; k++) {
+      struct unit *u = &answers[k];
+      assert_rc(RC_OK, unit_prepare(u, parts.model, &current, &group, &arena, &err), err);
+      assert_rc(RC_OK, learner_logprobs(learner, asked[k], u->samples, 5, 0.8f, u->logprob, NULL, &err), err);
+    }
+    for (int i = 0; i < 5; i++) {
+      for (size_t t = 0; t < answers[0].results[i].logprobs.count; t++)
+        kl[i] += (double)answers[0].results[i].logprobs.items[t] - (double)answers[1].results[i].logprobs.items[t];
+      sum += kl[i];
+    }
+    for (int i = 0; i < 5; i++) /* r - 0.25 kl, less the mean of the others' */
+      by_hand.samples[i].advantage = (float)((double)group.samples[i].advantage - 0.25 * (kl[i] - (sum - kl[i]) / 4));
+    memset(have, 0, elements * sizeof *have);
+    memset(want, 0, elements * sizeof *want);
+    assert_rc(RC_OK, compute(&policies, &in_reward, &group, have, &unit, &timeline, &arena, &err), err);
+    const double summed = unit.stats.kl_reference;
+    assert_rc(RC_OK, compute(&without, &plain, &by_hand, want, &unit, &timeline, &arena, &err), err);
+    double difference = 0, size = 0;
+    for (size_t i = 0; i < elements; i++) {
+      difference += ((double)have[i] - (double)want[i]) * ((double)have[i] - (double)want[i]);
+      size += (double)want[i] * (double)want[i];
+    }
+    assert_true(size > 0 && difference <= 1e-12 * size);
+    if (!inner) assert_true(fabs(summed - sum) < 1e-9); /* and the sum is shown */
+  }
+  weights_free(reference);
+  weights_free(behaviour);
+  free(have);
+  free(want);
+  arena_free(&arena);
+}
+
+/* With a teacher a group without its log-probabilities is refused: nobody here could compute them. */
+static void a_group_of_a_taught_run_brings_its_reference(void **state) {
+  (void)state;
+  struct arena arena = ARENA_INIT;
+  struct err err = {0};
+  struct unit unit;
+  struct batch_group group = group_make(&arena, "r1.0.0", 3, 4);
+  const struct unit_policies taught = {.current = parts.weights, .taught = true};
+  assert_rc(RC_INVALID, unit_prepare(&unit, parts.model, &taught, &group, &arena, &err), err);
+  assert_string_equal(err.field, "reference");
+  group.has_reference = true;
+  for (int i = 0; i < 3; i++) {
+    struct batch_sample *s = &group.samples[i];
+    s->reference.count = wire_segments_trained(s->segments, s->segment_count);
+    s->reference.items = arena_alloc(&arena, s->reference.count, sizeof *s->reference.items);
+  }
+  assert_rc(RC_OK, unit_prepare(&unit, parts.model, &taught, &group, &arena, &err), err);
+  assert_true(unit.brought && unit.reference);
+  arena_free(&arena);
+}
+
+/* An entropy term's value is in the loss, and it moves weights where nothing else does. */
+static void an_entropy_term_enters_the_loss(void **state) {
+  (void)state;
+  struct arena arena = ARENA_INIT;
+  struct err err = {0};
+  struct batch_group group = group_make(&arena, "r1.0.0", 4, 9);
+  const size_t elements = parts.model->params.elements;
+  float *have = calloc(elements, sizeof *have);
+  struct unit_config config = grpo;
+  struct unit_result unit;
+  double norm[3] = {0};
+  for (int i = 0; i < 4; i++) group.samples[i].advantage = 0;
+  for (int k = 0; k < 3; k++) { /* and none again, on the same learner */
+    config.loss.entropy_coefficient = k == 1 ? 0.5f : 0;
+    memset(have, 0, elements * sizeof *have);
+    assert_rc(RC_OK, compute(&current, &config, &group, have, &unit, &timeline, &arena, &err), err);
+    for (size_t i = 0; i < elements; i++) norm[k] += (double)have[i] * (double)have[i];
+    assert_true(fabs(unit.stats.loss + (k == 1 ? 0.5 : 0) * unit.entropy_sum) < 1e-9);
+  }
+  assert_true(norm[0] == 0 && norm[1] > 0 && norm[2] == 0);
+  free(have);
+  arena_free(&arena);
+}
+
 static struct weights *other_weights(uint32_t seed) {
   struct weights *w;
   struct err err = {0};
@@ -468,7 +571,29 @@ static void a_configuration_becomes_its_loss(void **state) {
     assert_int_equal(unit.loss.kind, cases[i].kind);
     assert_true(unit.loss.clip_low == 0.25f && unit.loss.clip_high == 4 && unit.loss.importance_cap == 2.5f &&
                 unit.loss.kl_coefficient == 0.5f && unit.loss.normalization == NORMALIZE_SEQUENCES);
+    assert_true(unit.loss.kl_estimator == KL_K3 && !unit.loss.kl_in_reward && unit.loss.entropy_coefficient == 0);
   }
+}
+
+static void optional_terms_become_those_of_the_loss(void **state) {
+  (void)state;
+  struct training_config c;
+  struct unit_config unit;
+  struct optimizer_config optimizer;
+  struct err err = {0};
+  training_config_defaults(&c);
+  c.kl_estimator = "k1", c.kl_in = "reward", c.advantage = "group_centered";
+  c.entropy_coefficient = 0.25, c.normalization = "length", c.length_max = 40;
+  assert_rc(RC_OK, run_config_map(&c, &unit, &optimizer, &err), err);
+  assert_true(unit.loss.kl_estimator == KL_K1 && unit.loss.kl_in_reward && unit.advantage == ADVANTAGE_GROUP_CENTERED);
+  assert_true(unit.loss.entropy_coefficient == 0.25f && unit.loss.normalization == NORMALIZE_LENGTH &&
+              unit.loss.length_max == 40);
+  c.advantage = "";
+  assert_rc(RC_INVALID, run_config_map(&c, &unit, &optimizer, &err), err);
+  assert_string_equal(err.field, "advantage");
+  c.advantage = "leave_one_out", c.length_max = 0;
+  assert_rc(RC_INVALID, run_config_map(&c, &unit, &optimizer, &err), err);
+  assert_string_equal(err.field, "length_max");
 }
 
 int main(void) {
@@ -483,6 +608,10 @@ int main(void) {
       cmocka_unit_test(behaviour_is_refused_unless_it_is_wanted),
       cmocka_unit_test(refused_units_name_the_field_and_touch_nothing),
       cmocka_unit_test(a_configuration_becomes_its_loss),
+      cmocka_unit_test(optional_terms_become_those_of_the_loss),
+      cmocka_unit_test(a_kl_term_in_the_rewards_is_in_the_advantages),
+      cmocka_unit_test(an_entropy_term_enters_the_loss),
+      cmocka_unit_test(a_group_of_a_taught_run_brings_its_reference),
   };
   log_init("test", LOG_ERROR);
   return cmocka_run_group_tests_name("trainer-server/unit", tests, set_up, tear_down);

@@ -81,6 +81,7 @@ void ISA_NAME(logprob_backward)(const void *args, size_t begin, size_t end, void
   (void)scratch;
   for (size_t t = begin; t < end; t++) {
     const float *logits = c->logits + t * V, d = c->dlogprob[t], lse = c->lse[t];
+    const float e = c->dentropy ? c->dentropy[t] : 0.0f;
     if (c->target[t] < 0) {
       memset((char *)c->dlogits + t * V * operand_bytes, 0, V * operand_bytes);
       continue;
@@ -92,6 +93,7 @@ void ISA_NAME(logprob_backward)(const void *args, size_t begin, size_t end, void
       if (!plain) z = z / c->temperature;
       vf p = vexp(z - lse), x = d * (0.0f - p);
       if (v <= hot && hot < v + VL) x[hot - v] = d * (1.0f - p[hot - v]);
+      if (e != 0.0f) x = x - e * (p * ((z - lse) + c->entropy[t]));
       if (!plain) x = x / c->temperature;
       store_some_operands(c->dlogits, t * V + v, x, n, f32);
     }
