@@ -159,7 +159,7 @@ static void named_versions_stay(void **state) {
     write_text(path, "x", "x");
   }
   assert_rc(RC_OK, checkpoint_keep(state_dir, "r7", &(struct kept_checkpoints){2, {best, 2}}, &err), err);
-  assert_rc(RC_OK, checkpoint_prune(state_dir, "r7", 9, 5, &err), err);
+  assert_rc(RC_OK, checkpoint_prune(state_dir, "r7", 9, 5, 0, &err), err);
   const struct json_i32s kept = checkpoint_versions(state_dir, "r7", &arena);
   static const int32_t expected[] = {0, 2, 7, 8, 9};
   assert_int_equal(kept.count, 5);
@@ -167,12 +167,12 @@ static void named_versions_stay(void **state) {
   assert_int_equal(checkpoint_oldest(state_dir, "r7", 5), 8);
   path_of(path, "r7");
   write_text(path, "kept.json", "{\"last\":");
-  assert_rc(RC_OK, checkpoint_prune(state_dir, "r7", 9, 1, &err), err);
+  assert_rc(RC_OK, checkpoint_prune(state_dir, "r7", 9, 1, 0, &err), err);
   assert_true(exists("r7/v2") && exists("r7/v8"));
   assert_rc(RC_OK, checkpoint_keep(state_dir, "r7", &(struct kept_checkpoints){0}, &err), err);
   assert_rc(RC_OK, checkpoint_keep(state_dir, "r7", &(struct kept_checkpoints){0}, &err), err);
   assert_false(exists("r7/kept.json"));
-  assert_rc(RC_OK, checkpoint_prune(state_dir, "r7", 9, 1, &err), err);
+  assert_rc(RC_OK, checkpoint_prune(state_dir, "r7", 9, 1, 0, &err), err);
   assert_true(exists("r7/v0") && exists("r7/v9") && !exists("r7/v8") && !exists("r7/v7") && !exists("r7/v2"));
   arena_free(&arena);
 }
