@@ -293,7 +293,13 @@ class Stage:
 
     def with_run(self, name, lies, said):
         """A coordinator whose run meets the lying trainer: it says so, or is paused with that sentence, and can be stopped."""
-        peer = Peer(lambda method, path, *_: (200, HONEST[path.rsplit("/", 1)[1]]) if path.rsplit("/", 1)[1] in HONEST else (503, b""), lies)
+        def answer(method, path, *_):
+            folder, file = path.rsplit("/", 1)
+            if folder == "/v1/model/files":
+                return (200, HONEST[file]) if file in HONEST else (404, {"error": {"code": "not_found", "message": "the model came without it", "field": ""}})
+            return 503, b""
+
+        peer = Peer(answer, lies)
         try:
             coordinator = self.alone.start(name, "coordinator", ["--db", self.alone.folder / f"{name}.db", "--data-dir", DATA, "--worker-ttl-ms", 60000])
             call("POST", coordinator.url + "/v1/workers", {"name": "liar", "kind": "trainer", "url": peer.url, "slots": 0, "exactness": "invariant"})
