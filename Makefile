@@ -263,7 +263,7 @@ $(BUILD)/tests/render_template: $(call OBJ,tests/template/render.c) $(call LINK_
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,template) $(LDLIBS)
 
-# Statistics of evaluations, for comparison with tests/evaluation/reference.py: tests/e2e/test_evaluation.py.
+# Statistics of evaluations, for comparison with tests/evaluation/definition.py: tests/e2e/test_evaluation.py.
 $(BUILD)/tests/estimates: $(call OBJ,tests/evaluation/estimates.c) $(call LINK_LIBS,coordinator)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,coordinator) $(LDLIBS)

@@ -11,7 +11,7 @@ from harness import DATA, Cluster, HttpError, call, digests, grpo_config
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "evaluation"))
-import reference
+import definition as reference
 
 ROUNDS, SAMPLES, PROBLEMS = 4, 4, 12
 

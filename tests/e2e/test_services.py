@@ -75,7 +75,7 @@ def test_a_run_is_configured_whole_or_refused_by_field(cluster):
         ({"dataset": {"path": "../make_data.py"}}, "dataset.path"),
         ({"dataset": {"path": "/etc/passwd"}}, "dataset.path"),
         ({"sampling": {"temperature": 0, "max_new_tokens": 8}}, "sampling.temperature"),
-        ({"sampling": {"temperature": 1, "top_p": 0.9}}, "sampling.top_p"),
+        ({"sampling": {"temperature": 1, "presence_penalty": 0.5}}, "sampling.presence_penalty"),
         ({"verifier": {"kind": "oracle"}}, "verifier.kind"),
         ({"training": {"objective": "grpo", "lr": -1}}, "training.lr"),
         ({"groups_per_round": "64"}, "groups_per_round"),

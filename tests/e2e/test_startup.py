@@ -138,7 +138,7 @@ class Starting:
         self.until("it answers for its health", lambda: self.get("/healthz")[0] == 200)
         for method, path, _, _ in contract(self.service).operations:
             status, headers, content = exchange(method, self.url + re.sub(r"{[^}]+}", "x1", path), b"{}" if method in ("POST", "PUT") else None)
-            if path == "/healthz" or (path == "/metrics" and self.service == "trainer-server"):
+            if path in ("/healthz", "/liveness") or (path == "/metrics" and self.service == "trainer-server"):
                 assert status == 200, (path, content)
                 continue
             assert status == 503 and headers["Retry-After"] == "1", (path, status, content)
