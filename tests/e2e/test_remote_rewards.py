@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from harness import ROOT, Cluster, Deadline, HttpError, call, digests, grpo_config
+from harness import ROOT, SERVICE_OF, Cluster, Deadline, HttpError, call, digests, grpo_config
 
 SCORES = """
 import pathlib, time
@@ -50,6 +50,7 @@ class Judge:
             assert self.process.poll() is None and not deadline.passed(), "the reward server did not start"
             time.sleep(0.01)
         self.port = int(file.read_text())
+        SERVICE_OF.pop(f"http://127.0.0.1:{self.port}", None)  # a service of an earlier test may have had its port
         self.url = f"http://127.0.0.1:{self.port}/get_reward"
 
     def kill(self):
