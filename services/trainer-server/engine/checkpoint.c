@@ -559,7 +559,7 @@ static enum rc kept_forget(const char *dir, struct err *err) {
 }
 
 enum rc checkpoint_keep(const char *state_dir, const char *run, const struct kept_checkpoints *kept, struct err *err) {
-  char dir[LIMIT_PATH_MAX];
+  char dir[LIMIT_PATH_MAX], path[LIMIT_PATH_MAX];
   struct buf text = BUF_INIT;
   struct json_writer w;
   json_writer_init(&w, &text);
@@ -568,11 +568,12 @@ enum rc checkpoint_keep(const char *state_dir, const char *run, const struct kep
   json_kv_i32s(&w, "versions", kept->versions.items, kept->versions.count);
   json_object_end(&w);
   enum rc rc = path_format(dir, err, "%s/%s", state_dir, run);
+  if (rc == RC_OK) rc = path_format(path, err, "%s/%s", dir, kept_file);
   if (rc == RC_OK) rc = buf_check(&text, err);
   if (rc == RC_OK && !kept->last && !kept->versions.count)
     rc = kept_forget(dir, err);
   else if (rc == RC_OK)
-    rc = write_named(dir, kept_file, text.data, text.len, err);
+    rc = file_write_atomic(path, text.data, text.len, err);
   buf_free(&text);
   return rc;
 }
