@@ -78,6 +78,19 @@ void err_in_file(struct err *err, const char *name) {
   copy_cut(err->message, sizeof err->message, joined);
 }
 
+enum rc name_index(int *out, const char *name, const char *const *names, int count, const char *field, struct err *err) {
+  char expected[160] = "";
+  for (int i = 0; i < count; i++) {
+    if (strcmp(name, names[i]) == 0) {
+      *out = i;
+      return RC_OK;
+    }
+    const size_t at = strlen(expected);
+    snprintf(expected + at, sizeof expected - at, "%s%s", i ? ", " : "", names[i]);
+  }
+  return err_set(err, RC_INVALID, field, "expected one of %s, got '%.40s'", expected, name);
+}
+
 const char *rc_name(enum rc rc) {
   switch (rc) {
     case RC_OK: return "ok";

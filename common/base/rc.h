@@ -49,6 +49,9 @@ void err_in_field(struct err *err, const char *prefix);
  * the peer's answer with the fault is known.  No-op on NULL. */
 void err_in_file(struct err *err, const char *name);
 
+/* The index of `name` among `names` into *out; RC_INVALID lists them: "expected one of a, b, got 'x'". */
+enum rc name_index(int *out, const char *name, const char *const *names, int count, const char *field, struct err *err);
+
 /* A stable snake_case name of the code ("conflict"); the `code` of an error body. */
 const char *rc_name(enum rc rc);
 

@@ -88,14 +88,8 @@ void advantages_standardize(float *advantages, const int64_t *tokens, int n, dou
 const char *advantage_kind_name(enum advantage_kind kind) { return NAMES[kind]; }
 
 enum rc advantage_kind_parse(enum advantage_kind *out, const char *name, struct err *err) {
-  char expected[160] = "";
-  for (int i = 0; i < ADVANTAGE_KINDS; i++) {
-    if (strcmp(name, NAMES[i]) == 0) {
-      *out = (enum advantage_kind)i;
-      return RC_OK;
-    }
-    const size_t at = strlen(expected);
-    snprintf(expected + at, sizeof expected - at, "%s%s", i ? ", " : "", NAMES[i]);
-  }
-  return err_set(err, RC_INVALID, "kind", "expected one of %s, got '%.40s'", expected, name);
+  int kind = 0;
+  const enum rc rc = name_index(&kind, name, NAMES, ADVANTAGE_KINDS, "kind", err);
+  if (rc == RC_OK) *out = (enum advantage_kind)kind;
+  return rc;
 }

@@ -127,19 +127,6 @@ static enum rc read_keys(struct reading *r, const struct json *v, struct arena *
   return rc;
 }
 
-static enum rc name_index(int *out, const char *name, const char *const *names, int count, const char *field,
-                          struct err *err) {
-  char expected[96] = "";
-  for (int i = 0; i < count; i++) {
-    if (strcmp(name, names[i]) == 0) {
-      *out = i;
-      return RC_OK;
-    }
-    snprintf(expected + strlen(expected), sizeof expected - strlen(expected), "%s%s", i ? ", " : "", names[i]);
-  }
-  return err_set(err, RC_INVALID, field, "expected one of %s, got '%.40s'", expected, name);
-}
-
 static enum rc template_check(const char *template, struct err *err) {
   const char *first = strstr(template, TEMPLATE_PROMPT);
   if (!template[0] || (first && !strstr(first + 1, TEMPLATE_PROMPT))) return RC_OK;

@@ -30,20 +30,6 @@ static enum rc in_field(enum rc rc, const char *name, struct err *err) {
   return rc;
 }
 
-static enum rc name_index(int *out, const char *name, const char *const *names, int count, const char *field,
-                          struct err *err) {
-  char expected[160] = "";
-  for (int i = 0; i < count; i++) {
-    if (strcmp(name, names[i]) == 0) {
-      *out = i;
-      return RC_OK;
-    }
-    strncat(expected, i ? ", " : "", sizeof expected - strlen(expected) - 1);
-    strncat(expected, names[i], sizeof expected - strlen(expected) - 1);
-  }
-  return err_set(err, RC_INVALID, field, "expected one of %s, got '%.40s'", expected, name);
-}
-
 /* A reading that is not named is its parent's, and stays out of what is written. */
 static void inherit(struct reading *r, const struct reading *parent) {
   *r = *parent;

@@ -38,19 +38,6 @@ enum rc http_term_host(const char *url, const char **host, size_t *len, int *por
   return *behind == ':' ? port_read(port, behind + 1, err) : RC_OK;
 }
 
-static enum rc name_read(int *out, const char *name, const char *const *names, int count, const char *field, struct err *err) {
-  char expected[64] = "";
-  for (int i = 0; i < count; i++) {
-    if (strcmp(name, names[i]) == 0) {
-      *out = i;
-      return RC_OK;
-    }
-    strncat(expected, i ? ", " : "", sizeof expected - strlen(expected) - 1);
-    strncat(expected, names[i], sizeof expected - strlen(expected) - 1);
-  }
-  return err_set(err, RC_INVALID, field, "expected one of %s, got '%.40s'", expected, name);
-}
-
 enum rc http_term_read(const struct http_term **out, const struct json *v, struct arena *arena, struct err *err) {
   const char *shape = shape_names[0], *label = label_names[0], *rule = rule_names[0], *host;
   size_t len;
@@ -75,11 +62,11 @@ enum rc http_term_read(const struct http_term **out, const struct json *v, struc
       {.name = "on_deadline", .kind = FIELD_STRING, .target = &rule, .min = 1, .max = 32}};
   enum rc rc = json_fields(v, fields, sizeof fields / sizeof *fields, UNKNOWN_REFUSED, arena, err);
   if (rc == RC_OK) rc = http_term_host(t->url, &host, &len, &port, err);
-  if (rc == RC_OK) rc = name_read(&index, shape, shape_names, 2, "shape", err);
+  if (rc == RC_OK) rc = name_index(&index, shape, shape_names, 2, "shape", err);
   t->shape = (enum reward_shape)index;
-  if (rc == RC_OK) rc = name_read(&index, label, label_names, 2, "label", err);
+  if (rc == RC_OK) rc = name_index(&index, label, label_names, 2, "label", err);
   t->label = (enum reward_label)index;
-  if (rc == RC_OK) rc = name_read(&index, rule, rule_names, 3, "on_deadline", err);
+  if (rc == RC_OK) rc = name_index(&index, rule, rule_names, 3, "on_deadline", err);
   t->on_deadline = (enum deadline_rule)index;
   if (rc == RC_OK && t->shape == REWARD_SLIME && t->batch > 1)
     rc = err_set(err, RC_INVALID, "batch", "a request of shape 'slime' holds one sample, got a batch of %d", t->batch);
