@@ -9,29 +9,22 @@
 #include "services/coordinator/rounds/run_life.h"
 #include "services/coordinator/store/ids.h"
 
-static enum rc warnings_note(struct core *c, const struct run_context *context, struct err *err) {
-  struct buf text = BUF_INIT;
+/* What the reading of the configuration and of the data set found, for the run's status. */
+static enum rc findings_note(struct core *c, const struct run_context *x, struct err *err) {
+  struct buf warnings = BUF_INIT, counts = BUF_INIT;
   struct json_writer w;
-  json_writer_init(&w, &text);
-  run_context_warnings(context, &w);
-  enum rc rc = buf_check(&text, err);
+  json_writer_init(&w, &warnings);
+  run_context_warnings(x, &w);
+  json_writer_init(&w, &counts);
+  run_context_counts(x, &w);
+  enum rc rc = buf_check(&warnings, err);
+  if (rc == RC_OK) rc = buf_check(&counts, err);
   if (rc == RC_OK)
-    rc = store_exec(c->store, err, "UPDATE runs SET warnings = ?2 WHERE id = ?1",
-                    BINDS(b_int(context->run), b_chars(text.data, text.len)));
-  buf_free(&text);
-  return rc;
-}
-
-static enum rc counts_note(struct core *c, const struct run_context *context, struct err *err) {
-  struct buf text = BUF_INIT;
-  struct json_writer w;
-  json_writer_init(&w, &text);
-  run_context_counts(context, &w);
-  enum rc rc = buf_check(&text, err);
-  if (rc == RC_OK)
-    rc = store_exec(c->store, err, "UPDATE runs SET dataset_counts = ?2 WHERE id = ?1",
-                    BINDS(b_int(context->run), b_chars(text.data, text.len)));
-  buf_free(&text);
+    rc = store_exec(
+        c->store, err, "UPDATE runs SET warnings = ?2, dataset_counts = ?3 WHERE id = ?1",
+        BINDS(b_int(x->run), b_chars(warnings.data, warnings.len), b_chars(counts.data, counts.len)));
+  buf_free(&warnings);
+  buf_free(&counts);
   return rc;
 }
 
@@ -65,8 +58,7 @@ enum rc run_attach(struct core *c, struct run_context *context, const struct dig
   }
   if (rc == RC_OK)
     rc = store_int(c->store, &versions, err, "SELECT count(*) FROM versions WHERE run = ?1", BINDS(b_int(run)));
-  if (rc == RC_OK) rc = warnings_note(c, context, err);
-  if (rc == RC_OK) rc = counts_note(c, context, err);
+  if (rc == RC_OK) rc = findings_note(c, context, err);
   if (rc != RC_OK) return rc;
   c->context = context; /* round_open reads it */
   if (state == RUN_STARTING) rc = run_move(c, run, RUN_RUNNING, NULL, err);

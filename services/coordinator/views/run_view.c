@@ -23,7 +23,8 @@ int64_t run_eta_ms(int64_t rounds, int64_t done, int64_t round_ms_sum) {
   "id, name, state, error, waiting_for, mode, objective, rounds, created_ms, started_ms, ended_ms, config, " \
   "config_hash, "                                                                                            \
   "busy_slot_us, slot_window_us, leases_granted, leases_lost, "                                              \
-  "results_refused, (SELECT max(round) FROM rounds WHERE rounds.run = runs.id), dataset_counts"
+  "results_refused, (SELECT max(round) FROM rounds WHERE rounds.run = runs.id), dataset_counts, "    \
+  "warnings"
 enum {
   R_ID,
   R_NAME,
@@ -44,7 +45,8 @@ enum {
   R_LOST,
   R_REFUSED,
   R_ROUND,
-  R_DATASET
+  R_DATASET,
+  R_WARNINGS
 };
 
 /* The members that a summary and the whole view share; inside an object. */
@@ -326,42 +328,28 @@ static enum rc config_copy(struct json_writer *w, const struct rows *q, struct e
   return RC_OK;
 }
 
-static enum rc warnings_write(struct store *s, struct json_writer *w, int64_t run, struct err *err) {
-  struct json *warnings = NULL;
-  struct rows q;
-  bool row = false;
-  size_t len;
-  enum rc rc = store_query(s, &q, err, "SELECT warnings FROM runs WHERE id = ?1 AND warnings IS NOT NULL",
-                           BINDS(b_int(run)));
-  if (rc == RC_OK) rc = rows_next(&q, &row, err);
-  if (rc == RC_OK && row) {
-    const char *text = rows_text(&q, 0, &len);
-    rc = json_parse(&warnings, text, len, 0, err);
+/* A column that holds JSON, as a member; `absent` where it is NULL. */
+static enum rc stored_json_write(struct json_writer *w, const char *key, const struct rows *q, int column,
+                                 void (*absent)(struct json_writer *), struct err *err) {
+  struct json *value = NULL;
+  size_t len = 0;
+  enum rc rc = RC_OK;
+  if (!rows_null(q, column)) {
+    const char *text = rows_text(q, column, &len);
+    rc = json_parse(&value, text, len, 0, err);
   }
-  rows_end(&q);
-  json_key(w, "warnings");
-  json_array_begin(w);
-  for (size_t i = 0; i < json_length(warnings); i++) json_write_value(w, json_at(warnings, i));
-  json_array_end(w);
-  json_free(warnings);
+  json_key(w, key);
+  if (value)
+    json_write_value(w, value);
+  else
+    absent(w);
+  json_free(value);
   return rc;
 }
 
-static enum rc dataset_write(struct json_writer *w, const struct rows *q, struct err *err) {
-  struct json *counts = NULL;
-  size_t len;
-  enum rc rc = RC_OK;
-  if (!rows_null(q, R_DATASET)) {
-    const char *text = rows_text(q, R_DATASET, &len);
-    rc = json_parse(&counts, text, len, 0, err);
-  }
-  json_key(w, "dataset");
-  if (counts)
-    json_write_value(w, counts);
-  else
-    json_write_null(w);
-  json_free(counts);
-  return rc;
+static void empty_list(struct json_writer *w) {
+  json_array_begin(w);
+  json_array_end(w);
 }
 
 static enum rc run_body(struct store *s, struct json_writer *w, const struct rows *q, int64_t now_ms, struct err *err) {
@@ -369,8 +357,8 @@ static enum rc run_body(struct store *s, struct json_writer *w, const struct row
   struct sums t = {0};
   enum rc rc = run_head(s, w, q, err);
   if (rc == RC_OK) rc = config_copy(w, q, err);
-  if (rc == RC_OK) rc = warnings_write(s, w, run, err);
-  if (rc == RC_OK) rc = dataset_write(w, q, err);
+  if (rc == RC_OK) rc = stored_json_write(w, "warnings", q, R_WARNINGS, empty_list, err);
+  if (rc == RC_OK) rc = stored_json_write(w, "dataset", q, R_DATASET, json_write_null, err);
   if (rc == RC_OK) rc = lineage_write(s, w, run, err);
   if (rc == RC_OK) rc = checkpoints_write(s, w, run, err);
   json_key(w, "history");
