@@ -66,15 +66,16 @@ static size_t stop_text_end(const struct run_context *x, const struct sample_res
   return 0;
 }
 
-/* Does the sample end with a stop token, or with a stop text that its last token completes? */
-static bool has_stopped(const struct run_context *x, const struct sample_result *s) {
+/* Does the sample end with a stop token, or with a stop text that its last token completes?  text_end: stop_text_end. */
+static bool has_stopped(const struct run_context *x, const struct sample_result *s, size_t text_end) {
   const size_t n = s->token_ids.count;
-  return n > 0 && (is_stop(x, s->token_ids.items[n - 1]) || stop_text_end(x, s) == n);
+  return n > 0 && (is_stop(x, s->token_ids.items[n - 1]) || text_end == n);
 }
 
 /* The vocabulary first, then each stop token: loops without a second condition inside, over the longest part of a
- * result. */
-static enum rc check_tokens(const struct run_context *x, const struct sample_result *s, struct err *err) {
+ * result.  *text_end: stop_text_end, once all tokens are of the vocabulary. */
+static enum rc check_tokens(const struct run_context *x, const struct sample_result *s, size_t *text_end,
+                            struct err *err) {
   const size_t n = s->token_ids.count;
   const int32_t *ids = s->token_ids.items;
   for (size_t i = 0; i < n; i++) {
@@ -90,16 +91,16 @@ static enum rc check_tokens(const struct run_context *x, const struct sample_res
                        s->sample, stop, i);
     }
   }
-  const size_t end = stop_text_end(x, s);
-  if (end > 0 && end < n)
+  *text_end = stop_text_end(x, s);
+  if (*text_end > 0 && *text_end < n)
     return err_set(err, RC_INVALID, "samples.token_ids", "sample %d goes on after token %zu completed a stop text",
-                   s->sample, end - 1);
+                   s->sample, *text_end - 1);
   return RC_OK;
 }
 
 static enum rc check_sample(const struct run_context *x, const struct lease_row *l, const struct group_head *g,
                             const struct sample_result *s, bool handed_back, struct err *err) {
-  size_t n = s->token_ids.count;
+  size_t n = s->token_ids.count, text_end = 0;
   if (s->sample < l->first || s->sample >= l->first + l->count) {
     return err_set(err, RC_INVALID, "samples.sample", "lease %s holds samples %" PRId64 " to %" PRId64 ", got %d",
                    l->id, l->first, l->first + l->count - 1, s->sample);
@@ -111,12 +112,12 @@ static enum rc check_sample(const struct run_context *x, const struct lease_row 
     return err_set(err, RC_INVALID, "samples.token_ids", "sample %d has %zu tokens, at most %d were asked for",
                    s->sample, n, g->max_new_tokens);
   }
-  enum rc rc = check_tokens(x, s, err);
+  enum rc rc = check_tokens(x, s, &text_end, err);
   if (rc != RC_OK) return rc;
   if (s->finish == FINISH_ABORT && !handed_back)
     return err_set(err, RC_INVALID, "samples.finish", "sample %d is aborted, but the lease is not handed back",
                    s->sample);
-  if (s->finish == FINISH_STOP && !has_stopped(x, s)) {
+  if (s->finish == FINISH_STOP && !has_stopped(x, s, text_end)) {
     return err_set(err, RC_INVALID, "samples.finish",
                    "sample %d stopped, so its last token must be a stop token or complete a stop text", s->sample);
   }
@@ -201,7 +202,7 @@ static void finish_by_last_token(const struct run_context *x, const struct group
     size_t n = s->token_ids.count;
     if (s->finish != FINISH_ABORT || n == 0) continue;
     s->digest = NULL; /* of what was sent */
-    if (has_stopped(x, s))
+    if (has_stopped(x, s, stop_text_end(x, s)))
       s->finish = FINISH_STOP;
     else if (n == (size_t)g->max_new_tokens)
       s->finish = FINISH_LENGTH;
