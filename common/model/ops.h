@@ -255,15 +255,12 @@ struct ops {
   void (*route_backward)(const struct ops *, void *dlogits_operand, const float *dshare, const float *prob,
                          const int32_t *expert, const float *share, const int32_t *row, bool normalize, int T, int N,
                          int k);
-  /* dlogits operand[T,V] = dlogprob[t] * (1[v = target] - exp(z - lse)) / temperature; rows with target < 0 are
-   * zero. */
-  void (*logprob_backward)(const struct ops *, void *dlogits_operand, const float *dlogprob, const float *logits,
-                           const float *lse, const int32_t *target, float temperature, int T, int V);
-  /* The same, less dentropy[t] * p * (log p + entropy[t]) / temperature: p = exp(z - lse), entropy as `logprob` gave it.
-   * Rows whose dentropy is 0 are logprob_backward's, bit for bit. */
-  void (*logprob_entropy_backward)(const struct ops *, void *dlogits_operand, const float *dlogprob,
-                                   const float *dentropy, const float *entropy, const float *logits, const float *lse,
-                                   const int32_t *target, float temperature, int T, int V);
+  /* dlogits operand[T,V] = (dlogprob[t] * (1[v = target] - p) - dentropy[t] * p * (log p + entropy[t])) / temperature:
+   * p = exp(z - lse), entropy as `logprob` gave it; rows with target < 0 are zero.  dentropy and entropy NULL: no entropy
+   * counts, and rows whose dentropy is 0 are the same, bit for bit. */
+  void (*logprob_backward)(const struct ops *, void *dlogits_operand, const float *dlogprob, const float *dentropy,
+                           const float *entropy, const float *logits, const float *lse, const int32_t *target,
+                           float temperature, int T, int V);
 
   /* --- optimizer --- */
   /* acc[i] += round(g[i] * 2^scale_log2); false (and acc untouched where it happened) when a value is not finite or

@@ -611,16 +611,16 @@ static void vocabulary_of(int T, int V, float temperature) {
   same_floats("logprob", there, logprob, (size_t)T);
   same_floats("logprob's lse", there + T, lse, (size_t)T);
   same_floats("logprob's entropy", there + 2 * T, entropy, (size_t)T);
-  gpu->logprob_backward(gpu, dlogits_there, put_floats(dlogprob, (size_t)T), logits_there, there + T, target_there,
-                        temperature, T, V);
-  cpu->logprob_backward(cpu, dlogits, dlogprob, logits, lse, target, temperature, T, V);
+  gpu->logprob_backward(gpu, dlogits_there, put_floats(dlogprob, (size_t)T), NULL, NULL, logits_there, there + T,
+                        target_there, temperature, T, V);
+  cpu->logprob_backward(cpu, dlogits, dlogprob, NULL, NULL, logits, lse, target, temperature, T, V);
   same_operands("logprob_backward", dlogits_there, dlogits, n);
   float *dentropy = random_floats((size_t)T, 1.0f);
   dentropy[0] = 0;
-  gpu->logprob_entropy_backward(gpu, dlogits_there, put_floats(dlogprob, (size_t)T), put_floats(dentropy, (size_t)T),
+  gpu->logprob_backward(gpu, dlogits_there, put_floats(dlogprob, (size_t)T), put_floats(dentropy, (size_t)T),
                                 there + 2 * T, logits_there, there + T, target_there, temperature, T, V);
-  cpu->logprob_entropy_backward(cpu, dlogits, dlogprob, dentropy, entropy, logits, lse, target, temperature, T, V);
-  same_operands("logprob_entropy_backward", dlogits_there, dlogits, n);
+  cpu->logprob_backward(cpu, dlogits, dlogprob, dentropy, entropy, logits, lse, target, temperature, T, V);
+  same_operands("logprob_backward with entropy", dlogits_there, dlogits, n);
   struct draw draws[64], want[64];
   for (int i = 0; i < 64; i++) {
     draws[i] = (struct draw){.row = random_below(T),

@@ -571,9 +571,9 @@ static void ops_route_backward(const struct ops *o, void *dlogits, const float *
   split(o, cpu_of(o)->kernels->route_backward, &c, (size_t)T, 1, 1.0 * T * (N + k));
 }
 
-static void ops_logprob_entropy_backward(const struct ops *o, void *dlogits, const float *dlogprob,
-                                         const float *dentropy, const float *entropy, const float *logits,
-                                         const float *lse, const int32_t *target, float temperature, int T, int V) {
+static void ops_logprob_backward(const struct ops *o, void *dlogits, const float *dlogprob, const float *dentropy,
+                                 const float *entropy, const float *logits, const float *lse, const int32_t *target,
+                                 float temperature, int T, int V) {
   struct logprob_backward_args c = {.format = o->format,
                                     .dlogits = dlogits,
                                     .dlogprob = dlogprob,
@@ -585,11 +585,6 @@ static void ops_logprob_entropy_backward(const struct ops *o, void *dlogits, con
                                     .temperature = temperature,
                                     .V = V};
   split(o, cpu_of(o)->kernels->logprob_backward, &c, (size_t)T, 1, 1.0 * T * V);
-}
-
-static void ops_logprob_backward(const struct ops *o, void *dlogits, const float *dlogprob, const float *logits,
-                                 const float *lse, const int32_t *target, float temperature, int T, int V) {
-  ops_logprob_entropy_backward(o, dlogits, dlogprob, NULL, NULL, logits, lse, target, temperature, T, V);
 }
 
 /* --- optimizer
@@ -702,7 +697,6 @@ static const struct ops operations = {
     .share_backward = ops_share_backward,
     .route_backward = ops_route_backward,
     .logprob_backward = ops_logprob_backward,
-    .logprob_entropy_backward = ops_logprob_entropy_backward,
     .accumulate = ops_accumulate,
     .accumulate_and_clear = ops_accumulate_and_clear,
     .grad_from_accumulator = ops_grad_from_accumulator,

@@ -155,12 +155,10 @@ void cuda_attention_backward(const struct ops *o, float *dq, float *dk, float *d
 /* --- softmax.cu --- */
 void cuda_logprob(const struct ops *o, float *logprob, float *lse, float *entropy, const float *logits,
                   const int32_t *target, float temperature, int T, int V);
-void cuda_logprob_backward(const struct ops *o, void *dlogits, const float *dlogprob, const float *logits,
-                           const float *lse, const int32_t *target, float temperature, int T, int V);
 void cuda_cut(const struct ops *o, float *logits, const struct sampling_params *cut, int T, int V);
-void cuda_logprob_entropy_backward(const struct ops *o, void *dlogits, const float *dlogprob, const float *dentropy,
-                                   const float *entropy, const float *logits, const float *lse, const int32_t *target,
-                                   float temperature, int T, int V);
+void cuda_logprob_backward(const struct ops *o, void *dlogits, const float *dlogprob, const float *dentropy,
+                           const float *entropy, const float *logits, const float *lse, const int32_t *target,
+                           float temperature, int T, int V);
 void cuda_sample(const struct ops *o, struct draw *draws, int count, const float *logits, int V);
 
 /* --- optimizer.cu --- */

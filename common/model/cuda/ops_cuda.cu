@@ -88,7 +88,6 @@ static void fill_table(struct ops *o) {
   o->swiglu_backward = cuda_swiglu_backward;
   o->geglu_backward = cuda_geglu_backward;
   o->logprob_backward = cuda_logprob_backward;
-  o->logprob_entropy_backward = cuda_logprob_entropy_backward;
   o->accumulate = cuda_accumulate;
   o->accumulate_and_clear = cuda_accumulate_and_clear;
   o->grad_from_accumulator = cuda_grad_from_accumulator;

@@ -373,17 +373,12 @@ static __global__ void logprob_backward_kernel(bf16 *dlogits, const float *dlogp
   }
 }
 
-void cuda_logprob_entropy_backward(const struct ops *o, void *dlogits, const float *dlogprob, const float *dentropy,
-                                   const float *entropy, const float *logits, const float *lse, const int32_t *target,
-                                   float temperature, int T, int V) {
+void cuda_logprob_backward(const struct ops *o, void *dlogits, const float *dlogprob, const float *dentropy,
+                           const float *entropy, const float *logits, const float *lse, const int32_t *target,
+                           float temperature, int T, int V) {
   enum { ROWS_MAX = 65535, ENTRIES = 4 /* of a thread */ };
   assert(T <= ROWS_MAX);
   cuda_launch(cuda_of(o), "the logits' gradient", logprob_backward_kernel,
               dim3((unsigned)((V + CUDA_THREADS * ENTRIES - 1) / (CUDA_THREADS * ENTRIES)), (unsigned)T), CUDA_THREADS,
               0, (bf16 *)dlogits, dlogprob, dentropy, entropy, logits, lse, target, temperature, V);
-}
-
-void cuda_logprob_backward(const struct ops *o, void *dlogits, const float *dlogprob, const float *logits,
-                           const float *lse, const int32_t *target, float temperature, int T, int V) {
-  cuda_logprob_entropy_backward(o, dlogits, dlogprob, NULL, NULL, logits, lse, target, temperature, T, V);
 }

@@ -373,13 +373,10 @@ static void head_backward(struct learner *l, const struct weights *w, const void
     const int rows = block_rows(c, first);
     float *dhidden = c->partly ? l->g.dnorm + (size_t)first * (size_t)D : l->head.dhidden;
     if (c->scored > HEAD_ROWS) head_logits(l, w, hidden, temperature, first, rows);
-    if (l->entropy_term)
-      ops->logprob_entropy_backward(ops, l->head.dlogits, listed(l, c->dlogprob + first), listed(l, c->dentropy + first),
-                                    listed(l, c->entropy + first), l->head.logits, listed(l, c->lse + first),
-                                    listed(l, c->target + first), temperature, rows, V);
-    else
-      ops->logprob_backward(ops, l->head.dlogits, listed(l, c->dlogprob + first), l->head.logits,
-                            listed(l, c->lse + first), listed(l, c->target + first), temperature, rows, V);
+    ops->logprob_backward(ops, l->head.dlogits, listed(l, c->dlogprob + first),
+                          l->entropy_term ? listed(l, c->dentropy + first) : NULL,
+                          l->entropy_term ? listed(l, c->entropy + first) : NULL, l->head.logits,
+                          listed(l, c->lse + first), listed(l, c->target + first), temperature, rows, V);
     if (m->config.logits_cap > 0)
       ops->soft_cap_backward(ops, l->head.dlogits, l->head.logits, m->config.logits_cap, (size_t)rows * (size_t)V);
     const size_t behind = rows_behind_each_other(c->hidden_row + first, rows);

@@ -560,7 +560,7 @@ static void cut_case(const struct machine *m, const struct sampling_params *cut,
     /* The gradient: that of a softmax over what is kept, and nothing where the entry is left out. */
     float dlogprob = isfinite(logprob) ? 0.75f : 0.0f;
     void *dlogits = new_operands(m, (size_t)V);
-    o->logprob_backward(o, dlogits, &dlogprob, got + t * V, &lse, target + t, cut->temperature, 1, V);
+    o->logprob_backward(o, dlogits, &dlogprob, NULL, NULL, got + t * V, &lse, target + t, cut->temperature, 1, V);
     for (int v = 0; v < V; v++) {
       const double p = isfinite(want[t * V + v]) ? exp((double)z[v] - (double)max) / (double)S : 0;
       const double slope = 0.75 * ((v == target[t]) - p) / (double)cut->temperature;

@@ -236,7 +236,7 @@ static void test_logprob(void **state) {
   for (int warm = 0; warm < 2; warm++) {
     float temperature = warm ? 1.3f : 1.0f;
     m.ops->logprob(m.ops, lp, lse, NULL, logits, target, temperature, T, V);
-    m.ops->logprob_backward(m.ops, d, r, logits, lse, target, temperature, T, V);
+    m.ops->logprob_backward(m.ops, d, r, NULL, NULL, logits, lse, target, temperature, T, V);
     struct logprob_case c = {
         .T = T, .V = V, .logits = doubles(logits, T * V), .r = r, .target = target, .temperature = (double)temperature};
     check_gradient("logprob dlogits", logprob_forward, &c, c.logits, d, T * V);
@@ -274,7 +274,7 @@ static void test_entropy(void **state) {
   for (int warm = 0; warm < 2; warm++) {
     const float temperature = warm ? 1.3f : 1.0f;
     m.ops->logprob(m.ops, lp, lse, entropy, logits, target, temperature, T, V);
-    m.ops->logprob_entropy_backward(m.ops, d, r, e, entropy, logits, lse, target, temperature, T, V);
+    m.ops->logprob_backward(m.ops, d, r, e, entropy, logits, lse, target, temperature, T, V);
     struct entropy_case c = {
         .logprob = {.T = T, .V = V, .logits = doubles(logits, T * V), .r = r, .target = target, .temperature = (double)temperature},
         .e = e};

@@ -122,7 +122,7 @@ static void vocabulary_rates(int T, int V) {
   print_message("  vocabulary %d, G entries/s:", V);
   RATE(rate, (double)n, ops->logprob(ops, lp, lse, NULL, logits, target, 1.0f, T, V));
   print_message(" logprob %.2f", rate);
-  RATE(rate, (double)n, ops->logprob_backward(ops, dlogits, lp, logits, lse, target, 1.0f, T, V));
+  RATE(rate, (double)n, ops->logprob_backward(ops, dlogits, lp, NULL, NULL, logits, lse, target, 1.0f, T, V));
   print_message(", its backward %.2f", rate);
   RATE(rate, (double)n, ops->sample(ops, draws, T, logits, V));
   print_message(", tokens with log-probability %.2f\n", rate);
