@@ -9,26 +9,7 @@
 #include "services/coordinator/decide/overlong.h"
 #include "services/coordinator/rounds/group_seal.h"
 #include "services/coordinator/run/run_context.h"
-
-struct parsed {
-  struct run_config config;
-  struct arena arena;
-  struct json *body;
-  struct err err;
-  enum rc rc;
-};
-
-static struct parsed *parse(struct parsed *p, const char *text) {
-  memset(p, 0, sizeof *p);
-  p->rc = json_parse(&p->body, text, strlen(text), 0, &p->err);
-  if (p->rc == RC_OK) p->rc = run_config_parse(&p->config, p->body, &p->arena, &p->err);
-  return p;
-}
-
-static void parsed_free(struct parsed *p) {
-  json_free(p->body);
-  arena_free(&p->arena);
-}
+#include "tests/unit/coordinator/parsed_run.h"
 
 #define RUN(recipe, more) "{\"recipe\":\"" recipe "\",\"dataset\":{\"path\":\"a\"},\"sampling\":{\"max_new_tokens\":100}" more "}"
 
