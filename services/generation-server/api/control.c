@@ -18,15 +18,19 @@ struct loaded_model *control_model(struct server *s, struct err *err) {
   return admission_model(&s->admission, true, err);
 }
 
-/* The engine takes messages between two steps. */
-static enum rc await_rest(struct loaded_model *loaded, bool paused, struct err *err) {
-  const int64_t until_ms = clock_monotonic_ms() + REST_WAIT_MS;
-  while (engine_paused(loaded->engine) != paused) {
-    if (clock_monotonic_ms() > until_ms)
-      return err_set(err, RC_TIMEOUT, NULL, "the engine's step has not ended within %d ms", REST_WAIT_MS);
-    clock_sleep_ms(1);
-  }
+/* The engine takes messages between two steps: another look at it, or RC_TIMEOUT when it has had until_ms for one. */
+static enum rc await_step(int64_t until_ms, struct err *err) {
+  if (clock_monotonic_ms() > until_ms)
+    return err_set(err, RC_TIMEOUT, NULL, "the engine's step has not ended within %d ms", REST_WAIT_MS);
+  clock_sleep_ms(1);
   return RC_OK;
+}
+
+static enum rc await_rest(const struct engine *e, bool paused, struct err *err) {
+  const int64_t until_ms = clock_monotonic_ms() + REST_WAIT_MS;
+  enum rc rc = RC_OK;
+  while (rc == RC_OK && engine_paused(e) != paused) rc = await_step(until_ms, err);
+  return rc;
 }
 
 static enum rc not_taken(enum rc rc, struct err *err) {
@@ -37,18 +41,15 @@ enum rc control_pause(struct server *s, enum engine_pause mode, struct err *err)
   struct loaded_model *loaded = control_model(s, err);
   if (!loaded) return err->rc;
   const enum rc rc = not_taken(engine_pause(loaded->engine, mode), err);
-  return rc == RC_OK ? await_rest(loaded, true, err) : rc;
+  return rc == RC_OK ? await_rest(loaded->engine, true, err) : rc;
 }
 
-/* The engine takes the message between two steps; from then on the stager waits. */
+/* From when the engine has taken the message the stager waits. */
 static enum rc await_pausing(const struct engine *e, struct err *err) {
   const int64_t until_ms = clock_monotonic_ms() + REST_WAIT_MS;
-  while (!engine_pausing(e) && !engine_paused(e)) {
-    if (clock_monotonic_ms() > until_ms)
-      return err_set(err, RC_TIMEOUT, NULL, "the engine's step has not ended within %d ms", REST_WAIT_MS);
-    clock_sleep_ms(1);
-  }
-  return RC_OK;
+  enum rc rc = RC_OK;
+  while (rc == RC_OK && !engine_pausing(e) && !engine_paused(e)) rc = await_step(until_ms, err);
+  return rc;
 }
 
 enum rc control_pause_at_end(struct http_request *r, struct server *s,
@@ -66,7 +67,7 @@ enum rc control_resume(struct server *s, struct err *err) {
   struct loaded_model *loaded = control_model(s, err);
   if (!loaded) return err->rc;
   const enum rc rc = not_taken(engine_resume(loaded->engine), err);
-  return rc == RC_OK ? await_rest(loaded, false, err) : rc;
+  return rc == RC_OK ? await_rest(loaded->engine, false, err) : rc;
 }
 
 enum rc control_relabel(struct server *s, int64_t version, struct err *err) {
@@ -76,14 +77,12 @@ enum rc control_relabel(struct server *s, int64_t version, struct err *err) {
   engine_policy(loaded->engine, &active);
   wanted = active;
   wanted.version = version;
-  const enum rc rc = not_taken(engine_relabel(loaded->engine, &wanted), err);
+  enum rc rc = not_taken(engine_relabel(loaded->engine, &wanted), err);
   const int64_t until_ms = clock_monotonic_ms() + REST_WAIT_MS;
   while (rc == RC_OK && active.version != version) {
     if (!digest_equal(&active.digest, &wanted.digest))
       return err_set(err, RC_CONFLICT, NULL, "other weights decode by now, of version %lld", (long long)active.version);
-    if (clock_monotonic_ms() > until_ms)
-      return err_set(err, RC_TIMEOUT, NULL, "the engine's step has not ended within %d ms", REST_WAIT_MS);
-    clock_sleep_ms(1);
+    rc = await_step(until_ms, err);
     engine_policy(loaded->engine, &active);
   }
   return rc;
