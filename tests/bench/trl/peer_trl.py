@@ -1,10 +1,11 @@
-"""The peer of `make bench-trl`: TRL's GRPOTrainer on the same base, prompts, rewards and CPU.  Nothing of the project is imported.
+"""The peer of `make bench-trl` and `make whole-size`: TRL's GRPOTrainer on the same base, prompts, rewards and CPU.  Nothing of the project is imported.
 
   peer_trl.py THREADS  <- {"model": folder, "data": JSON lines, "steps": .., "groups": .., "samples": .., "seed": .., "training": a run's,
-                          "max_new_tokens": .., "temperature": .., "checks": [[completion, answer, reward]]}
+                          "max_new_tokens": .., "temperature": .., "checks": [[completion, answer, reward]],
+                          and, for a model that is not small, "bf16": true, "at_once": samples of one forward pass, "recompute": true}
   -> {"versions": {...}}  {"checked": rewards that were asked for, "equal": of these like ours}  then for each step {"step", "seconds" since training began, "reward"}
 
-fp32, scaled dot-product attention and one forward pass for all of a step's samples: TRL's fastest settings on a CPU for a model as small as the demo's.
+Without the last three: fp32, scaled dot-product attention and one forward pass for all of a step's samples, TRL's fastest settings on a CPU for a model as small as the demo's.
 No evaluation, no checkpoints, no logging but these lines.
 """
 import json
@@ -48,6 +49,7 @@ def main():
     torch.set_num_threads(int(sys.argv[1]))
     asked = json.load(sys.stdin)
     training, a_step = asked["training"], asked["groups"] * asked["samples"]
+    bf16, recompute, at_once = asked.get("bf16", False), asked.get("recompute", False), asked.get("at_once", a_step)
     tell(versions={"trl": trl.__version__, "transformers": transformers.__version__, "torch": torch.__version__})
     checks = asked["checks"]
     tell(checked=len(checks), equal=sum(reward_of(text, answer) == reward for text, answer, reward in checks))
@@ -57,8 +59,8 @@ def main():
     tokenizer.eos_token = tokenizer.pad_token = "<|endoftext|>"
     with tempfile.TemporaryDirectory() as folder:
         config = trl.GRPOConfig(
-            output_dir=folder, seed=asked["seed"], max_steps=asked["steps"], use_cpu=True, bf16=False, fp16=False, gradient_checkpointing=False, model_init_kwargs=None,
-            per_device_train_batch_size=a_step, gradient_accumulation_steps=1, num_generations=asked["samples"], num_iterations=1, shuffle_dataset=False,
+            output_dir=folder, seed=asked["seed"], max_steps=asked["steps"], use_cpu=True, bf16=bf16, fp16=False, gradient_checkpointing=recompute, model_init_kwargs=None,
+            per_device_train_batch_size=at_once, gradient_accumulation_steps=a_step // at_once, num_generations=asked["samples"], num_iterations=1, shuffle_dataset=False,
             max_completion_length=asked["max_new_tokens"], temperature=asked["temperature"], top_p=1.0, top_k=0, use_vllm=False,
             beta=training["kl_coefficient"], epsilon=training["clip_low"], epsilon_high=training["clip_high"], loss_type="bnpo", scale_rewards="group",
             learning_rate=training["lr"], adam_beta1=training["beta1"], adam_beta2=training["beta2"], adam_epsilon=training["eps"], weight_decay=training["weight_decay"],
