@@ -18,6 +18,8 @@ enum rc pool_create(struct core *c, struct err *err) {
   p->m_passes_lost = metrics_register(METRIC_COUNTER, "leasehold_passes_lost_total", "",
                                       "Groups that a preprocessor did not finish, because it was lost or silent");
   p->m_workers = metrics_register(METRIC_GAUGE, "leasehold_workers", "", "Live workers");
+  p->m_slots = metrics_register(METRIC_GAUGE, "leasehold_pool_slots", "",
+                                "Samples that the ready generation-servers and rollout-agents decode at once");
   return RC_OK;
 }
 

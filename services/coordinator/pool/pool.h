@@ -42,6 +42,7 @@ struct pool {
   struct live_worker *workers; /* [options.workers_max], in the order of their ids */
   int worker_count;
   int generating;                 /* generation-servers that are ready */
+  int64_t slots;                  /* theirs */
   int preprocessing;              /* preprocessors that are */
   int64_t held;                   /* samples of their leases, as of each one's last poll */
   int64_t leases_due_ms;          /* no granted lease ends before: monotonic */
@@ -51,7 +52,7 @@ struct pool {
   struct pace pace;
   struct waiting waiting; /* of its open round */
   int64_t activated_run, activated; /* the newest version that a server is known to have loaded */
-  struct metric *m_granted, *m_lost, *m_workers, *m_passes_granted, *m_passes_done, *m_passes_lost;
+  struct metric *m_granted, *m_lost, *m_workers, *m_slots, *m_passes_granted, *m_passes_done, *m_passes_lost;
 };
 
 enum rc pool_create(struct core *c, struct err *err);

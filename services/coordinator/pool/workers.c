@@ -121,6 +121,8 @@ void worker_ready(struct core *c, struct live_worker *w, bool ready) {
   struct pool *p = c->pool;
   const int more = w->kind == WORKER_GENERATION ? ready - w->ready : 0;
   p->generating += more;
+  p->slots += (int64_t)more * w->slots;
+  metric_set(p->m_slots, (double)p->slots);
   p->held += more * w->held;
   if (w->kind == WORKER_PREPROCESS) p->preprocessing += ready - w->ready;
   w->ready = ready;

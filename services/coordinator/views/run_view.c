@@ -458,6 +458,18 @@ static enum rc round_gauges(struct store *s, int64_t run, struct err *err) {
   return rc;
 }
 
+/* What a larger pool would take at once. */
+static enum rc waiting_gauge(struct store *s, struct err *err) {
+  int64_t waiting = 0;
+  const enum rc rc = store_int(s, &waiting, err,
+                               "SELECT coalesce(sum(samples_waiting), 0) FROM groups INDEXED BY groups_waiting WHERE run = "
+                               "(SELECT max(id) FROM runs WHERE state = ?1) AND state = " SQL_GROUP_OPEN
+                               " AND samples_waiting > 0",
+                               BINDS(b_int(RUN_RUNNING)));
+  gauge("leasehold_samples_waiting", "The active run's samples that no lease holds.", (double)waiting);
+  return rc;
+}
+
 enum rc run_gauges_set(struct store *s, struct err *err) {
   struct rows q;
   struct sums t = {.wait_us = NAN, .work_us = NAN, .dispatch_ms = NAN};
@@ -484,5 +496,6 @@ enum rc run_gauges_set(struct store *s, struct err *err) {
         ratio_of(t.dispatch_ms, t.dispatch_window_ms));
   gauge("leasehold_run_generation_idle_ratio", "The newest run: 1 - busy slot time / (slots x time).",
         idle_ratio(busy_us, window_us));
-  return round_gauges(s, run, err);
+  rc = waiting_gauge(s, err);
+  return rc == RC_OK ? round_gauges(s, run, err) : rc;
 }
