@@ -255,6 +255,9 @@ $(BUILD)/tests/tokenizer_answers: $(call OBJ,tests/golden/tokenizer/answers.c) $
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
+manifests: all mpi ## hold the Kubernetes manifests to the services (SCHEMAS=1: and to Kubernetes' schemas, by pip, into build/)
+	@$(PYTHON) tests/kubernetes/check $(if $(SCHEMAS),--schemas)
+
 tokenizers: $(BUILD)/tests/tokenizer_answers ## compare ids with the tokenizers package on drawn strings, family by family (by pip, into build/; STRINGS=n, SEED=n)
 	@tests/golden/tokenizer/compare --strings $(or $(STRINGS),20000) --seed $(or $(SEED),1)
 
@@ -329,7 +332,7 @@ $(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c tests/uni
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help cuda deps demo demo-dapo demo-reward check test test-all contract tokenizers families verifiers fuzz-verifiers test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl whole-size e2e long load bench-smoke faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help manifests cuda deps demo demo-dapo demo-reward check test test-all contract tokenizers families verifiers fuzz-verifiers test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl whole-size e2e long load bench-smoke faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
@@ -360,10 +363,13 @@ test: ## everything that must pass before anything is published: check, then rea
 	@$(MAKE) --no-print-directory -s tokenizers STRINGS=2000
 	@$(MAKE) --no-print-directory -j2 -s unit-cuda
 	@$(MAKE) --no-print-directory -j2 -s faults mpi
+	@$(MAKE) --no-print-directory -s manifests
 	@$(MAKE) --no-print-directory e2e
 
 test-all: ## the long tiers too: all strings for the tokenizers, families, all mutants, speed, load, benches, sanitizers, schemathesis, kill -9 of every role, the demo's seeds and controls
-	@$(MAKE) --no-print-directory test tokenizers families verifiers fuzz-verifiers mutants speed load long bench-smoke whole-size asan ubsan tsan contract
+	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory -s manifests SCHEMAS=1
+	@$(MAKE) --no-print-directory tokenizers families verifiers fuzz-verifiers mutants speed load long bench-smoke whole-size asan ubsan tsan contract
 	$(PYTHON) tests/e2e/test_inflight_kills.py
 	tests/e2e/demo-seeds
 	$(PYTHON) deploy/rewards/demo.py
