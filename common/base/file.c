@@ -133,6 +133,14 @@ enum rc file_rename_durable(const char *from, const char *to, struct err *err) {
   return file_sync_dir(parent, err);
 }
 
+enum rc file_sync(const char *path, struct err *err) {
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return err_set_errno(err, RC_IO, "opening %s", path);
+  const enum rc rc = sync_file(fd, path, err);
+  close(fd);
+  return rc;
+}
+
 static enum rc write_all(int fd, const char *path, const char *bytes, size_t len, struct err *err) {
   for (size_t done = 0; done < len;) {
     const ssize_t n = write(fd, bytes + done, len - done);

@@ -19,6 +19,8 @@ enum rc file_write_atomic(const char *path, const void *bytes, size_t len, struc
 /* mkdir -p, mode 0755. */
 enum rc file_make_dirs(const char *path, struct err *err);
 bool file_exists(const char *path);
+/* fsync of a file that a library has written. */
+enum rc file_sync(const char *path, struct err *err);
 /* fsync of a folder, after a rename inside it. */
 enum rc file_sync_dir(const char *path, struct err *err);
 /* Makes the files of a folder durable, and their names.  All are on their way to the disk before the first is waited for,

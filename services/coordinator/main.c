@@ -15,13 +15,14 @@
 #include "services/coordinator/api/routes.h"
 #include "services/coordinator/rewards/rewards.h"
 #include "services/coordinator/rounds/tick.h"
+#include "services/coordinator/store/backup.h"
 
 enum { DRAIN_MS = 2000, TICK_MS = 50 };
 
 struct settings {
   struct program_settings program;
   struct core_options core;
-  const char *replay;
+  const char *replay, *backup;
   struct rewards_options rewards;
   int64_t reward_threads;
 #ifdef LEASEHOLD_FAULTS
@@ -104,6 +105,8 @@ int main(int argc, char **argv) {
        "datasets are checked for so long while a run is posted; what takes longer goes on behind it: it is `checking`"},
       {"replay", OPTION_STRING, &s.replay, "", 0, 0,
        "replay this run of the database at the trainer that registers, compare every version's digest, and end"},
+      {"backup", OPTION_STRING, &s.backup, "", 0, 0,
+       "copy the database, which another coordinator may be using, to this new file, and end"},
       {"reward-hosts", OPTION_STRING, &s.rewards.hosts, "", 0, 0,
        "hosts that may be asked for rewards, as judge:9000,10.0.0.7; empty: none"},
       {"reward-token", OPTION_STRING, &s.rewards.token, "", 0, 0, "bearer token that reward servers are shown"},
@@ -128,6 +131,6 @@ int main(int argc, char **argv) {
 #ifdef LEASEHOLD_FAULTS
   if (rc == RC_OK && run) rc = fault_set(coordinator_faults, s.fault, &err);
 #endif
-  if (rc == RC_OK && run) rc = serve(&s, &err);
+  if (rc == RC_OK && run) rc = s.backup[0] ? store_backup(s.core.db_path, s.backup, &err) : serve(&s, &err);
   return program_end(&program, rc, &err);
 }

@@ -14,6 +14,7 @@
 #include "common/comm/fabric_open.h"
 #include "services/trainer-server/fault.h"
 #include "services/trainer-server/api/routes.h"
+#include "services/trainer-server/engine/checkpoint.h"
 #include "services/trainer-server/engine/trainer.h"
 #include "services/trainer-server/publish/identity.h"
 #include "services/trainer-server/publish/publisher.h"
@@ -34,7 +35,7 @@ enum { DRAIN_MS = 2000, TICK_MS = 100, LED_TICK_MS = 5, START_MS = 60000 };
 struct settings {
   struct program_settings program;
   const char *role; /* "train", "preprocess", "teach" */
-  const char *coordinator, *advertise_url, *name, *fabric, *device, *exactness, *isa, *fault;
+  const char *coordinator, *advertise_url, *name, *fabric, *device, *exactness, *isa, *fault, *go_back;
   const char *optimizer_state; /* "resident", "mapped" */
   int64_t rank_silence_ms;
   struct trainer_options trainer;
@@ -213,6 +214,8 @@ int main(int argc, char **argv) {
       {"model", OPTION_STRING, &s.trainer.model_dir, "", 0, 0,
        "Hugging Face folder: config.json, tokenizer.json, weights in one safetensors file or in shards"},
       {"state-dir", OPTION_STRING, &s.trainer.state_dir, "trainer-state", 0, 0, "folder for checkpoints"},
+      {"go-back", OPTION_STRING, &s.go_back, "", 0, 0,
+       "have the next start begin from this kept checkpoint, as r1/v20, and end: for a coordinator that was restored from a backup"},
       {"random-init", OPTION_INT, &s.trainer.random_init_seed, "-1", -1, 9e15,
        "seed of random weights when the folder holds none; -1 refuses"},
       {"threads", OPTION_INT, &s.trainer.threads, "0", 0, LIMIT_THREADS,
@@ -258,6 +261,10 @@ int main(int argc, char **argv) {
                                   .option_count = sizeof options / sizeof options[0],
                                   .settings = &s.program};
   enum rc rc = program_start(&run, &program, argc, argv, &err);
+  if (rc == RC_OK && run && s.go_back[0]) {
+    rc = checkpoint_go_back(s.trainer.state_dir, s.go_back, &err);
+    run = false;
+  }
   if (rc == RC_OK && run && !s.trainer.model_dir[0])
     rc = err_set(&err, RC_INVALID, "model", "--model must name a Hugging Face folder");
   if (rc == RC_OK && run) {

@@ -80,7 +80,8 @@ static enum rc check_held(struct driver *d, const struct active_run *a, const st
       answer->version == a->version ? RC_OK : look_digest(driver_readers(d), a->run, answer->version, &digest, err);
   if (rc == RC_NOT_FOUND)
     return err_set(err, RC_CONFLICT, "version",
-                   "the trainer holds version %" PRId64 " of run %s, the coordinator recorded versions up to %" PRId64,
+                   "the trainer holds version %" PRId64 " of run %s, the coordinator recorded versions up to %" PRId64
+                   "; if its database is a restored copy, set the trainer back by --go-back to a checkpoint up to that one",
                    answer->version, id_run(a->run).text, a->version);
   if (rc != RC_OK) return rc;
   *behind = answer->version < a->version;

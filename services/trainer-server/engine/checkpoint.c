@@ -616,6 +616,32 @@ struct json_i32s checkpoint_versions(const char *state_dir, const char *run, str
   return found;
 }
 
+/* "v0, v4" */
+static void versions_list(struct buf *out, const char *state_dir, const char *run) {
+  struct arena arena = ARENA_INIT;
+  const struct json_i32s found = checkpoint_versions(state_dir, run, &arena);
+  for (size_t i = 0; i < found.count; i++) buf_printf(out, "%sv%" PRId32, i ? ", " : "", found.items[i]);
+  arena_free(&arena);
+}
+
+enum rc checkpoint_go_back(const char *state_dir, const char *name, struct err *err) {
+  char text[LATEST_MAX], run[LIMIT_NAME_MAX];
+  struct buf there = BUF_INIT;
+  int64_t version;
+  if ((size_t)snprintf(text, sizeof text, "%s\n", name) >= sizeof text || !latest_parse(text, run, &version))
+    return err_set(err, RC_INVALID, "go-back", "--go-back: expected <run>/v<version>, as r1/v20, got \"%.80s\"", name);
+  if (!checkpoint_exists(state_dir, run, version)) {
+    versions_list(&there, state_dir, run);
+    err_set(err, RC_NOT_FOUND, "go-back", "--go-back: there is no checkpoint %s in %s, of that run there are: %.400s", name,
+            state_dir, there.len ? there.data : "none");
+    buf_free(&there);
+    return RC_NOT_FOUND;
+  }
+  const enum rc rc = write_latest(state_dir, run, version, err);
+  if (rc == RC_OK) log_info("the next start begins from %s, and removes newer checkpoints of that run", name);
+  return rc;
+}
+
 int64_t checkpoint_oldest(const char *state_dir, const char *run, int64_t keep) {
   struct arena arena = ARENA_INIT;
   struct kept_checkpoints kept = {0};

@@ -89,6 +89,10 @@ enum rc checkpoint_load(struct checkpoint *out, const char *state_dir, const str
 void checkpoint_free(struct checkpoint *c);
 /* Makes the loaded one the newest: `latest` names it, and what is newer, damaged or never named, is removed. */
 enum rc checkpoint_settle(const struct checkpoint *c, const char *state_dir, int64_t keep, struct err *err);
+/* Has the next start begin from "<run>/v<version>" instead of the newest: `latest` names it, and that start removes what
+ * is newer.  For a coordinator that goes on from an older copy of its database; nothing else may use STATE meanwhile.
+ * RC_INVALID for another form, RC_NOT_FOUND when it is not there. */
+enum rc checkpoint_go_back(const char *state_dir, const char *name, struct err *err);
 /* Is there a checkpoint of that version?  Any thread. */
 bool checkpoint_exists(const char *state_dir, const char *run, int64_t version);
 /* Only the weights of one version, held against their digest. RC_CORRUPT when it is missing or damaged. */
