@@ -405,7 +405,7 @@ bench-coordinator: $(BENCH_COORDINATOR) ## measure durable grants and results be
 bench-publish: all $(BUILD)/bench/publish_load ## measure how long a version takes until a server has staged it, beside copy and SHA-256 (SHAPE=0.6b|quarter)
 	@$(PYTHON) tests/bench/bench-publish
 
-whole-size: all ## a 0.6B model, all three services, rounds of 4 x 4 x 256 tokens in 20 GB, and in 15 GB with a mapped optimizer (10 minutes; 25 GB of disk)
+whole-size: all ## a 0.6B model, all three services, rounds of 4 x 4 x 256 tokens in 20 GB, and in 15 GB with a mapped optimizer (10 minutes; 25 GB of disk; BENCH_TRL_PYTHON=.. for TRL beside it)
 	@$(PYTHON) tests/bench/whole-size
 
 bench-trl: all ## run the demo beside TRL's GRPOTrainer, from the same base (by pip, into build/: 6 GB; PAIRS=n, STEPS=n)
@@ -499,9 +499,12 @@ tsan: ## unit and end-to-end tests under the thread sanitizer
 	@$(SAN_E2E) "$(SAN_RUNS)"
 
 PREFIX ?= /usr/local
-install: all ## copy the four binaries to PREFIX/bin, and those for mpirun if `make mpi` has built them
-	install -d $(DESTDIR)$(PREFIX)/bin
-	install -m 755 $(foreach s,$(SERVICES),$(BUILD)/bin/$(s)) $(wildcard $(BUILD)/bin/*-mpi) $(DESTDIR)$(PREFIX)/bin
+INSTALLED = $(foreach s,$(SERVICES),$(BUILD)/bin/$(s)) $(wildcard $(BUILD)/bin/*-mpi)
+install: all ## copy the programs, those for mpirun if `make mpi` has built them, their manual pages and systemd units to DESTDIR/PREFIX
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man8 $(DESTDIR)$(PREFIX)/lib/systemd/system
+	install -m 755 $(INSTALLED) $(DESTDIR)$(PREFIX)/bin
+	for p in $(INSTALLED); do deploy/operation/man-page $$p >$(DESTDIR)$(PREFIX)/share/man/man8/$${p##*/}.8 || exit 1; done
+	for u in deploy/operation/*.service; do sed 's|@PREFIX@|$(PREFIX)|' $$u >$(DESTDIR)$(PREFIX)/lib/systemd/system/$${u##*/} || exit 1; done
 
 clean: ## remove build/
 	rm -rf $(BUILD)
