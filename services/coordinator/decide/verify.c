@@ -18,19 +18,16 @@ enum { NUMBERS_MAX = 64, DEPTH_MAX = 64 };
 static bool boxed_find(const char *text, size_t len, const char **inner, size_t *inner_len) {
   static const char marker[] = "\\boxed{";
   const size_t marker_len = sizeof marker - 1;
+  const char *at = text, *const over = text + len;
   bool found = false;
   size_t steps = 0;
-  for (size_t at = 0; at + marker_len <= len && steps < LIMIT_VERIFIER_STEPS; at++) {
-    const char *next = memchr(text + at, marker[0], len - at);
-    if (!next) break;
-    at = (size_t)(next - text);
-    if (len - at < marker_len || memcmp(text + at, marker, marker_len) != 0) continue;
-    int depth = 1;
-    for (size_t end = at + marker_len; end < len && steps < LIMIT_VERIFIER_STEPS; end++, steps++) {
-      depth += text[end] == '{' ? 1 : text[end] == '}' ? -1 : 0;
+  while (steps < LIMIT_VERIFIER_STEPS && (at = memmem(at, (size_t)(over - at), marker, marker_len))) {
+    const char *end = at += marker_len;
+    for (int depth = 1; end < over && steps < LIMIT_VERIFIER_STEPS; end++, steps++) {
+      depth += *end == '{' ? 1 : *end == '}' ? -1 : 0;
       if (depth) continue;
-      *inner = text + at + marker_len;
-      *inner_len = end - at - marker_len;
+      *inner = at;
+      *inner_len = (size_t)(end - at);
       found = true;
       at = end;
       break;

@@ -42,6 +42,7 @@ static void answers_vote(void **state) {
   assert_true(six != 0 && six == vote_of(VERIFIER_COUNTDOWN, "4+1*2=6", puzzle) && six != vote_of(VERIFIER_COUNTDOWN, "1+4", puzzle));
   assert_true(vote_of(VERIFIER_COUNTDOWN, "2+", puzzle) == 0);
   assert_true(answer_vote(" $x + 1$ ", 9) == answer_vote("x+1", 3) && answer_vote("x+1", 3) != answer_vote("x+2", 3));
+  assert_true(answer_vote("a", 1) == 0xAF63DC4C8601EC8Cu && answer_vote("foobar", 6) == 0x85944171F73967E8u); /* FNV-1a's own vectors */
   assert_true(answer_vote("ab", 2) != answer_vote("ba", 2) && answer_vote(" $ ", 3) == 0 && answer_vote("", 0) == 0);
   for (int c = 33; c < 127; c++) {
     const char text = (char)c;
