@@ -94,7 +94,7 @@ OBJ_isa := $(foreach isa,$(filter-out amx,$(ISAS)),$(patsubst %.c,$(BUILD)/obj/%
 
 PYTHON  ?= /usr/bin/python3
 PACKAGES := gcc g++ make pkg-config libmicrohttpd-dev libcurl4-openssl-dev libjansson-dev libsqlite3-dev libssl-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libcmocka-dev \
-            curl jq python3 python3-pytest python3-yaml python3-jsonschema python3-jinja2 python3-venv
+            curl jq openssl python3 python3-pytest python3-yaml python3-jsonschema python3-jinja2 python3-venv
 MPI_PACKAGES := libopenmpi-dev openmpi-bin
 LINT_PACKAGES := shellcheck
 

@@ -10,6 +10,7 @@ POST with {"query": [...], "prompts": [...], "labels": [...]} is answered by {"r
 this process lives; after a restart it is scored anew, so a score should depend on its arguments alone.
 
     --module FILE   take `score(prompt, response, label) -> number` from this file       --token T   refuse requests without "Authorization: Bearer T"
+    --certificate FILE --key FILE   speak https; the coordinator takes the authority that signed the certificate by --reward-ca
 """
 import argparse
 import collections
@@ -19,6 +20,8 @@ import json
 import math
 import re
 import socketserver
+import ssl
+import sys
 import threading
 
 BODY_BYTES_MAX = 256 << 20
@@ -113,15 +116,23 @@ class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
     request_queue_size = 128
     allow_reuse_address = True
 
+    def handle_error(self, request, client_address):
+        if not isinstance(sys.exc_info()[1], (ssl.SSLError, ConnectionError)):  # a peer that trusts no certificate of this server's, or went away
+            super().handle_error(request, client_address)
+
 
 def serve(scorer, arguments):
-    """Until it is interrupted.  arguments: bind, port, port_file, token."""
+    """Until it is interrupted.  arguments: bind, port, port_file, token, certificate, key."""
     server = Server((arguments.bind, arguments.port), Handler)
     server.scorer, server.token, server.kept = scorer, arguments.token, Kept()
+    if arguments.certificate:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(arguments.certificate, arguments.key)
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)  # each connection's thread shakes hands
     if arguments.port_file:
         with open(arguments.port_file, "w") as file:
             file.write(str(server.server_port))
-    print(f"http://{arguments.bind}:{server.server_port}/", flush=True)
+    print(f"http{'s' if arguments.certificate else ''}://{arguments.bind}:{server.server_port}/", flush=True)
     try:
         server.serve_forever()
     except KeyboardInterrupt:
@@ -134,6 +145,8 @@ def parser(description):
     made.add_argument("--port", type=int, default=9000, help="0 picks a free one")
     made.add_argument("--port-file", help="write the port here")
     made.add_argument("--token", default="")
+    made.add_argument("--certificate", help="PEM: speak https")
+    made.add_argument("--key", help="of the certificate; left out: it is in the same file")
     return made
 
 

@@ -110,6 +110,8 @@ int main(int argc, char **argv) {
       {"reward-hosts", OPTION_STRING, &s.rewards.hosts, "", 0, 0,
        "hosts that may be asked for rewards, as judge:9000,10.0.0.7; empty: none"},
       {"reward-token", OPTION_STRING, &s.rewards.token, "", 0, 0, "bearer token that reward servers are shown"},
+      {"reward-ca", OPTION_STRING, &s.rewards.ca_file, "", 0, 0,
+       "certificates (PEM) of the authorities of https reward servers; empty: those that the system trusts"},
       {"reward-threads", OPTION_INT, &s.reward_threads, "8", 1, LIMIT_THREADS,
        "requests to reward servers at once, of all terms together"},
       {"batch-tokens", OPTION_INT, &s.core.batch_tokens, "65536", 1, 1e9, "token budget of one submit-batch"},

@@ -29,6 +29,8 @@ POISON = "5+1+0*8="
 class Judge:
     """deploy/rewards/reward_server.py with scores of the test's, which can be killed and comes back on its port."""
 
+    scheme = "http"
+
     def __init__(self, folder, program="reward_server.py", *flags):
         self.folder = folder
         folder.mkdir()
@@ -51,11 +53,42 @@ class Judge:
             time.sleep(0.01)
         self.port = int(file.read_text())
         SERVICE_OF.pop(f"http://127.0.0.1:{self.port}", None)  # a service of an earlier test may have had its port
-        self.url = f"http://127.0.0.1:{self.port}/get_reward"
+        self.url = f"{self.scheme}://127.0.0.1:{self.port}/get_reward"
 
     def kill(self):
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
+
+
+class Authority:
+    """Signs certificates of TLS servers."""
+
+    KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+
+    def __init__(self, folder):
+        self.folder = folder
+        folder.mkdir()
+        self.file = folder / "authority.pem"
+        self.openssl("req", "-x509", *self.KEY, "-keyout", folder / "authority.key", "-out", self.file, "-subj", f"/CN={folder.name}", "-days", 2)
+
+    def openssl(self, *arguments):
+        subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
+
+    def judge(self, name, host="IP:127.0.0.1", days=2):
+        """A reward server with a certificate for the host."""
+        key, asked, signed = (self.folder / (name + ending) for ending in (".key", ".csr", ".pem"))
+        self.openssl("req", *self.KEY, "-keyout", key, "-out", asked, "-subj", "/CN=judge", "-addext", f"subjectAltName={host}")
+        self.openssl("x509", "-req", "-in", asked, "-CA", self.file, "-CAkey", self.folder / "authority.key", "-copy_extensions", "copyall", "-days", days, "-out", signed)
+        return SecureJudge(self.folder / name, "reward_server.py", "--module", self.folder / name / "scores.py", "--certificate", signed, "--key", key)
+
+
+class SecureJudge(Judge):
+    scheme = "https"
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("authority") / "trusted")
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +99,9 @@ def judge(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with Cluster(tmp_path_factory.mktemp("rewards") / "cluster", trainer=["--random-init", 1], coordinator=["--reward-hosts", "127.0.0.1"]) as made:
+def cluster(tmp_path_factory, authority):
+    flags = ["--reward-hosts", "127.0.0.1", "--reward-ca", authority.file]
+    with Cluster(tmp_path_factory.mktemp("rewards") / "cluster", trainer=["--random-init", 1], coordinator=flags) as made:
         made.add_server("gen", "--slots", 16)
         yield made
 
@@ -99,6 +133,27 @@ def test_a_server_is_worth_as_much_as_a_verifier(cluster, judge, expected):
         known = servers(run)
         assert (known["answered"], known["missed"], known["waiting"], known["breaker"], known["last_error"]) == (32, 0, 0, "closed", None)
         assert run["config"]["verifier"]["server"]["on_deadline"] == "fail"
+
+
+def test_an_https_server_is_asked_only_under_a_trusted_certificate_of_its_host(cluster, judge, authority, expected, tmp_path):
+    judge.mode("fine")
+    trusted, late, other = authority.judge("trusted"), authority.judge("late", days=-1), authority.judge("other", host="DNS:judge.example")
+    stranger = Authority(tmp_path / "stranger").judge("stranger")
+    plain = "https" + judge.url.removeprefix("http")
+    try:
+        run = cluster.run(config(http(trusted)))
+        assert digests(run) == expected and servers(run)["answered"] == 32 and servers(run)["last_error"] is None
+        terms = [{**http(one, concurrency=1), "weight": 1} for one in (late, other, stranger)] + [{"kind": "http", "server": {"url": plain}, "weight": 1}]
+        run = cluster.create_run(config({"terms": terms}))
+        cluster.wait_until("all of them were tried", lambda: [known["failures"] > 0 for known in cluster.status(run)["reward_servers"]] == [True] * 4)
+        known = cluster.status(run)["reward_servers"]
+        for one, what in zip(known, ("certificate has expired", "127.0.0.1", "unable to get local issuer certificate", "wrong version number")):
+            assert what in one["last_error"] and (one["answered"], one["missed"]) == (0, 0), known
+        assert all("its certificate is refused" in one["last_error"] and str(authority.file) in one["last_error"] for one in known[:3]), known
+        call("POST", f"{cluster.coordinator.url}/v1/runs/{run}/stop")
+    finally:
+        for one in (trusted, late, other, stranger):
+            one.kill()
 
 
 def test_slow_wrong_and_killed_servers_cost_time_only(cluster, judge, expected):

@@ -19,7 +19,7 @@
 #include "services/coordinator/store/ids.h"
 
 /* IDLE_MS: between two looks at a run that has no http terms.  TROUBLE_MS: after a fault of ours. */
-enum { LOOK_MS = 20, IDLE_MS = 200, JOBS_MAX = 1024, NOTE_MS = 250, TROUBLE_MS = 500, ERROR_SHOWN = 256 };
+enum { LOOK_MS = 20, IDLE_MS = 200, JOBS_MAX = 1024, NOTE_MS = 250, TROUBLE_MS = 500, HTTPS_CONNECT_MS = 10000, ERROR_SHOWN = 512 };
 
 /* The server of one term of the active run's rule. */
 struct server {
@@ -272,6 +272,7 @@ static enum rc ask(struct rewards *r, struct http_client *http, const struct tas
                                  .body_len = body.len,
                                  .headers = headers,
                                  .deadline_ms = reward_call_ms(&t->wait, &t->server->policy),
+                                 .connect_ms = http_term_secure(t->server->url) ? HTTPS_CONNECT_MS : 0,
                                  .response_bytes_max = reward_answer_bytes_max(t->count)};
   rc = buf_check(&body, err);
   if (rc == RC_OK) {
@@ -342,6 +343,7 @@ static void *caller_main(void *context) {
     log_error("a thread that asks for rewards ends: %s", err.message);
     return NULL;
   }
+  http_client_allow_https(http, r->options.ca_file);
   pthread_mutex_lock(&r->lock);
   while (!atomic_load(&r->stopping)) {
     struct task t;
@@ -370,6 +372,11 @@ static void *caller_main(void *context) {
 enum rc rewards_start(struct rewards **out, struct core *core, const struct rewards_options *options, struct err *err) {
   *out = NULL;
   if (!options->hosts || !options->hosts[0]) return RC_OK;
+  const enum rc rc = http_ca_file_check(options->ca_file, err);
+  if (rc != RC_OK) {
+    err_in_field(err, "reward-ca");
+    return rc;
+  }
   struct rewards *r = calloc(1, sizeof *r);
   if (r) r->callers = calloc((size_t)options->threads, sizeof *r->callers);
   if (!r || !r->callers) {

@@ -18,7 +18,8 @@ struct rewards;
 struct rewards_options {
   const char *hosts; /* --reward-hosts */
   const char *token; /* bearer token that reward servers are shown; NULL or "": none */
-  int threads;       /* calls at once, of all terms */
+  const char *ca_file; /* --reward-ca: who signs the certificates of https servers; NULL or "": those that the system trusts */
+  int threads;         /* calls at once, of all terms */
 };
 
 /* *out NULL: no host may be asked, so there is nothing to start. */

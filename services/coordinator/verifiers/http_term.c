@@ -19,12 +19,13 @@ static enum rc port_read(int *port, const char *text, struct err *err) {
   return err_set(err, RC_INVALID, "url", "expected a port from 1 to 65535, got ':%.20s'", text);
 }
 
+bool http_term_secure(const char *url) { return strncmp(url, "https://", 8) == 0; }
+
 enum rc http_term_host(const char *url, const char **host, size_t *len, int *port, struct err *err) {
-  static const char scheme[] = "http://";
-  if (strncmp(url, "https://", 8) == 0)
-    return err_set(err, RC_INVALID, "url", "reward servers are asked by http://; put a proxy that speaks https beside the coordinator");
-  if (strncmp(url, scheme, sizeof scheme - 1) != 0) return err_set(err, RC_INVALID, "url", "expected http://host:port/path, got '%.60s'", url);
-  *host = url + sizeof scheme - 1;
+  const bool secure = http_term_secure(url);
+  if (!secure && strncmp(url, "http://", 7) != 0)
+    return err_set(err, RC_INVALID, "url", "expected http://host:port/path or https://host:port/path, got '%.60s'", url);
+  *host = strstr(url, "//") + 2;
   const bool is_v6 = **host == '[';
   *len = is_v6 ? strcspn(*host, "]") + 1 : strcspn(*host, ":/?");
   const char *behind = *host + *len;
@@ -34,7 +35,7 @@ enum rc http_term_host(const char *url, const char **host, size_t *len, int *por
       return err_set(err, RC_INVALID, "url", "expected http://host:port/path without spaces, names and passwords, got '%.60s'", url);
   }
   if (*len == 0 || (is_v6 && !strchr(*host, ']'))) return err_set(err, RC_INVALID, "url", "expected http://host:port/path, got '%.60s'", url);
-  *port = 80;
+  *port = secure ? 443 : 80;
   return *behind == ':' ? port_read(port, behind + 1, err) : RC_OK;
 }
 

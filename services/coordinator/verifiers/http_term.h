@@ -31,7 +31,10 @@ enum rc http_term_read(const struct http_term **out, const struct json *v, struc
 /* The members of `server`, into an object that is open, defaults resolved. */
 void http_term_write(const struct http_term *t, struct json_writer *w);
 
-/* Host and port of an http:// URL: pointers into it; *port 80 where it names none.  RC_INVALID for anything else. */
+/* Is it an https:// URL? */
+bool http_term_secure(const char *url);
+/* Host and port of an http:// or https:// URL: pointers into it; where it names no port *port is 80 or 443.  RC_INVALID for
+ * anything else. */
 enum rc http_term_host(const char *url, const char **host, size_t *len, int *port, struct err *err);
 
 #endif

@@ -67,7 +67,10 @@ static void what_cannot_be_meant_is_refused(void **state) {
       {"{\"kind\":\"http\"}", "server"},
       {"{\"kind\":\"numeric\",\"server\":{\"url\":\"http://a/\"}}", "server"},
       {"{\"kind\":\"http\",\"server\":{}}", "server.url"},
-      {"{\"kind\":\"http\",\"server\":{\"url\":\"https://judge/\"}}", "server.url"},
+      {"{\"kind\":\"http\",\"server\":{\"url\":\"ftp://judge/\"}}", "server.url"},
+      {"{\"kind\":\"http\",\"server\":{\"url\":\"HTTPS://judge/\"}}", "server.url"},
+      {"{\"kind\":\"http\",\"server\":{\"url\":\"https:///x\"}}", "server.url"},
+      {"{\"kind\":\"http\",\"server\":{\"url\":\"https://me:secret@judge/\"}}", "server.url"},
       {"{\"kind\":\"http\",\"server\":{\"url\":\"judge:9000\"}}", "server.url"},
       {"{\"kind\":\"http\",\"server\":{\"url\":\"http:///x\"}}", "server.url"},
       {"{\"kind\":\"http\",\"server\":{\"url\":\"http://me:secret@judge/\"}}", "server.url"},
@@ -104,6 +107,8 @@ static void only_hosts_that_are_named_are_asked(void **state) {
       {"judge:900", "http://judge:9000", false},       {"judge:9000", "http://judge:900", false},
       {"", "http://judge:9000/x", false},              {NULL, "http://judge:9000/x", false},
       {"[::1]:9000", "http://[::1]:9000/x", true},     {"[::1]", "http://[::2]:9000/x", false},
+      {"judge:443", "https://judge/x", true},          {"judge:80", "https://judge/x", false},
+      {"judge:443", "http://judge/x", false},          {"judge", "https://evil.example/judge", false},
       {"judge", "http://evil.example/?judge", false},  {"judge", "http://evil.example:80/judge", false},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)

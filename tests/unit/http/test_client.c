@@ -3,7 +3,10 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 
+#include "common/base/file.h"
+#include "common/base/limits.h"
 #include "http_test.h"
+#include "tests/unit/base/scratch.h"
 
 /* Sends `bytes` after the request has been read to its empty line, then `rest` again and again, then waits hold_ms
  * before closing. */
@@ -427,6 +430,40 @@ static void test_redirects_are_not_followed(void **state) {
   peer_stop(&p);
 }
 
+/* https is spoken where it was allowed only; its peers' certificates are tested end to end (test_remote_rewards.py). */
+static void test_https_is_allowed_first(void **state) {
+  (void)state;
+  struct http_answer answer;
+  struct err err;
+  const struct http_call call = {.method = "GET", .url = "https://127.0.0.1:1/", .deadline_ms = PEER_WAIT_MS};
+  struct http_client *c = client_of(NULL, NULL);
+  assert_int_equal(http_client_call(c, &call, &answer, &err), RC_INVALID);
+  assert_non_null(strstr(err.message, "an http:// URL was expected"));
+  http_client_allow_https(c, NULL);
+  assert_int_equal(http_client_call(c, &call, &answer, &err), RC_UNAVAILABLE); /* nobody listens there */
+  http_client_destroy(c);
+}
+
+static void test_a_file_of_authorities_has_certificates(void **state) {
+  (void)state;
+  char folder[64], path[LIMIT_PATH_MAX];
+  struct err err;
+  scratch_folder(folder, sizeof folder, "authorities");
+  assert_int_equal(http_ca_file_check(NULL, &err), RC_OK);
+  assert_int_equal(http_ca_file_check("", &err), RC_OK);
+  assert_int_equal(path_format(path, NULL, "%s/authority.pem", folder), RC_OK);
+  assert_int_equal(http_ca_file_check(path, &err), RC_NOT_FOUND);
+  assert_int_equal(file_write(path, "", 0, NULL), RC_OK);
+  assert_int_equal(http_ca_file_check(path, &err), RC_INVALID);
+  static const char key[] = "-----BEGIN PRIVATE KEY-----\n", both[] = "# ours\n-----BEGIN CERTIFICATE-----\n";
+  assert_int_equal(file_write(path, key, sizeof key - 1, NULL), RC_OK);
+  assert_int_equal(http_ca_file_check(path, &err), RC_INVALID);
+  assert_non_null(strstr(err.message, "authority.pem"));
+  assert_int_equal(file_write(path, both, sizeof both - 1, NULL), RC_OK);
+  assert_int_equal(http_ca_file_check(path, &err), RC_OK);
+  file_remove_tree(folder, NULL);
+}
+
 /* A model's file or a run may have any name: no byte of it may end a path segment or a query value. */
 static void test_names_are_escaped_for_urls(void **state) {
   (void)state;
@@ -457,6 +494,8 @@ int main(void) {
       cmocka_unit_test(test_bad_urls),
       cmocka_unit_test(test_cancel_flag),
       cmocka_unit_test(test_redirects_are_not_followed),
+      cmocka_unit_test(test_https_is_allowed_first),
+      cmocka_unit_test(test_a_file_of_authorities_has_certificates),
   };
   return cmocka_run_group_tests_name("http/client", tests, NULL, NULL);
 }
