@@ -40,7 +40,7 @@ struct training_config {
   const char *schedule; /* "constant" | "linear" | "cosine" */
   int32_t warmup_steps, total_steps;
   double temperature;       /* of the behaviour policy */
-  struct sampling_cut cut;  /* likewise; update "strict" only */
+  struct sampling_cut cut;  /* likewise; where other weights sampled, the current ones' rows are cut by their own logits */
   int32_t chunk_tokens;     /* budget that cuts a unit into chunks */
   int32_t checkpoint_every; /* rounds; the last round always writes one */
   enum update_rule update;
@@ -49,7 +49,7 @@ void training_config_defaults(struct training_config *c);
 void training_config_write(const struct training_config *c, struct json_writer *w); /* an object */
 /* Over defaults */
 enum rc training_config_read(struct training_config *c, const struct json *value, struct arena *arena, struct err *err);
-/* RC_INVALID where its update rule cannot have its cut; under the name of what cuts. */
+/* RC_INVALID where its loss cannot have its cut; under the name of what cuts. */
 enum rc training_config_check_cut(const struct training_config *c, struct err *err);
 
 /* What a posted configuration may leave to be resolved, and a trainer needs: `advantage` and `length_max`. */

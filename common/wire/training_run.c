@@ -81,20 +81,13 @@ void training_config_write(const struct training_config *c, struct json_writer *
   json_object_end(w);
 }
 
-/* A token is judged by the part of the vocabulary that it was drawn from.  The trainer finds that part from the logits of
- * the weights that drew it, so these must be the weights that it trains. */
 enum rc training_config_check_cut(const struct training_config *c, struct err *err) {
   const char *name = sampling_cut_name(&c->cut);
-  if (name && c->entropy_coefficient != 0)
-    return err_set(err, RC_INVALID, name,
-                   "training.entropy_coefficient %g is of the whole vocabulary's entropy, and a cut row has another: "
-                   "expected one of the two",
-                   c->entropy_coefficient);
-  if (!name || c->update == UPDATE_STRICT) return RC_OK;
+  if (!name || c->entropy_coefficient == 0) return RC_OK;
   return err_set(err, RC_INVALID, name,
-                 "update '%s' trains on tokens that other weights than the current ones have drawn, which leave out "
-                 "other tokens; update 'strict' can have `%s`",
-                 UPDATES[c->update], name);
+                 "training.entropy_coefficient %g is of the whole vocabulary's entropy, and a cut row has another: "
+                 "expected one of the two",
+                 c->entropy_coefficient);
 }
 
 static bool takes_policies(const struct training_config *c) {

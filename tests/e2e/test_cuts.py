@@ -9,6 +9,7 @@ import signal
 import pytest
 
 from harness import Cluster, HttpError, call, digests, grpo_config
+from test_inflight import finish as finish_inflight, replay
 
 ROUNDS, GROUPS, SAMPLES = 3, 8, 4
 TEMPERATURE, TOP_K, TOP_P, MIN_P = 0.8, 5, 0.9, 0.02
@@ -110,10 +111,53 @@ def test_unlike_servers_that_hand_samples_over_give_the_same_digests(base_model,
     assert status["totals"]["logprob_unequal"] == 0 and status["totals"]["logprob_max_abs_diff"] == 0
 
 
+def drifting(stop, **changes):
+    """Steps so large that later weights leave out what was drawn; and no ratio but 0 is out of range, so that clip_fraction counts what was left out."""
+    made = {**config(stop=stop), **changes}
+    made["training"].update(lr=0.004, clip_low=1, clip_high=1e6)
+    return made
+
+
+def left_out(status):
+    history = status["history"]
+    assert not any(row["skipped"] for row in history) and all(row[name] is not None for row in history for name in ("loss", "ess", "kl_new_old", "grad_norm")), [(row["loss"], row["ess"], row["kl_new_old"], row["grad_norm"], row["clip_fraction"]) for row in history]
+    assert status["totals"]["logprob_unequal"] == 0 and all(row["exact"] for row in history)
+    assert len(set(digests(status))) == len(history)
+    return [row["clip_fraction"] for row in history]
+
+
+def test_minibatches_of_cut_rows_end_with_the_same_digests(base_model, stop, tmp_path):
+    """Later steps of a round train on what other weights have kept: the ratio is against those, and what the current ones leave out counts nothing."""
+    minibatch = {"update": "minibatch", "groups_per_step": 2}
+    with Cluster(tmp_path, model=base_model, trainer=["--threads", 2]) as cluster:
+        cluster.add_server("small", "--slots", 3, "--isa", "v3")
+        cluster.add_server("large", "--slots", 8, "--threads", 2)
+        first = cluster.run({**drifting(stop, **minibatch), "start": "model"})
+        shares = left_out(first)
+        assert max(shares) < 0.5 and min(shares) > 0, shares
+        again = cluster.run({**drifting(stop, **minibatch), "mode": "sync", "start": "model"})
+        assert digests(again) == digests(first) and left_out(again) == left_out(first)
+        strict = cluster.run({**drifting(stop), "start": "model"})
+        assert left_out(strict) == [0] * ROUNDS and digests(strict) != digests(first)
+
+
+@pytest.mark.parametrize("replayed", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_cut_rows_in_flight_are_trained_on_and_replayed(base_model, stop, tmp_path, replayed):
+    """Each token was drawn from what its version kept, and is judged by what the version of its step keeps."""
+    made = drifting(stop, mode="inflight", max_lag=2, rounds=6, groups_per_round=4)
+    with Cluster(tmp_path, model=base_model) as cluster:
+        cluster.add_server("gen", "--slots", 32)
+        run = cluster.create_run(made)
+        shares = left_out(finish_inflight(cluster, run))
+        assert any(share > 0 for share in shares) and max(shares) < 0.5, shares
+    if replayed:
+        code, said, why = replay(cluster, tmp_path, run, base_model, "--isa", "v3")
+        assert code == 0, (said, why)
+
+
 def test_what_cannot_be_repeated_is_refused_by_name(base_model, tmp_path):
     cases = [
-        ({"mode": "inflight"}, {}, "sampling.top_k"),
-        ({"update": "minibatch", "groups_per_step": 2}, {}, "sampling.top_k"),
+        ({"training": {"entropy_coefficient": 0.01}}, {}, "sampling.top_k"),
         ({}, {"repetition_penalty": 1.1}, "sampling.repetition_penalty"),
         ({}, {"logit_bias": {"7": 1}}, "sampling.logit_bias"),
         ({}, {"stop": ["a", ""]}, "sampling.stop"),

@@ -25,12 +25,16 @@
  * Each token counts 1, 1/n of a sequence of n tokens (GRPO), or 1/L, L the longest that a completion may be (Dr. GRPO,
  * 2503.20783); the step's denominator is its tokens in the first case (DAPO, 2503.14476), or its samples.
  *
+ * A token that the current weights leave out of the cut vocabulary (NUMERICS.md, "Cuts": n is -infinity, w is 0) has no loss
+ * and no derivative, with every objective, and is in no mean of gspo's.
+ *
  * low = 1 makes cispo reinforce, which is how MiniMax-M1 uses it.  p = o makes decoupled_ppo and tis ppo; p = n makes
  * them a policy gradient with the importance weight exp(n - o) held constant, bounded by nothing but the cap of tis.
  *
  * Previous hop: trainer-server/engine/gradient_unit.c, called back by backward.c.  Next: the head in backward.c. */
 #include "common/model/learning/loss.h"
 
+#include <float.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -119,16 +123,34 @@ void loss_entropy(const struct loss_config *config, int n, const float *entropy,
   }
 }
 
+static bool left_out(const struct loss_config *config, float logprob) { return config->cut && logprob < -FLT_MAX; }
+
+/* The mean of new - old over the sequence's tokens. */
+static double mean_log_ratio(const struct loss_config *config, int n, const float *logprob, const float *old) {
+  double sum = 0;
+  int count = 0;
+  for (int i = 0; i < n; i++) {
+    if (left_out(config, logprob[i])) continue;
+    sum += (double)logprob[i] - (double)old[i];
+    count++;
+  }
+  return count ? sum / (double)count : 0;
+}
+
 void loss_sequence(const struct loss_config *config, int n, const float *logprob, const float *old,
                    const float *proximal, const float *reference, float advantage, float *dlogprob,
                    struct loss_stats *stats) {
   if (n <= 0) return;
   const double weight = loss_weight(config, n);
-  double log_ratio_sum = 0;
-  for (int i = 0; old && i < n; i++) log_ratio_sum += (double)logprob[i] - (double)old[i];
+  const double sequence = old ? mean_log_ratio(config, n, logprob, old) : 0;
   for (int i = 0; i < n; i++) {
     const double new_logprob = (double)logprob[i];
-    struct log_ratios r = {.sequence = log_ratio_sum / (double)n};
+    struct log_ratios r = {.sequence = sequence};
+    if (left_out(config, logprob[i])) {
+      stats->clipped++;
+      if (dlogprob) dlogprob[i] = 0;
+      continue;
+    }
     if (old) r.new_old = r.new_proximal = new_logprob - (double)old[i];
     if (old && proximal) {
       r.new_proximal = new_logprob - (double)proximal[i];

@@ -55,6 +55,7 @@ struct loss_config {
   float entropy_coefficient; /* the loss is less by so much of a token's entropy; 0: none */
   enum loss_normalization normalization;
   int length_max; /* of NORMALIZE_LENGTH: the longest that a completion may be */
+  bool cut;       /* rows of logits are: -infinity is a token that the current weights leave out, not a fault */
 };
 
 struct loss_stats {
@@ -63,7 +64,9 @@ struct loss_stats {
   double ratio_sum, ratio_squares; /* of unclamped ratios new / old: ESS = sum^2 / (n * squares) */
   double kl_new_old;               /* sum of k3, an estimate of KL(old, new) over tokens that old sampled */
   double difference_new_old;       /* sum of |new - old| */
-  int clipped, tokens;             /* clipped: the ratio is outside its range, or the weight above its cap */
+  /* clipped: the ratio is outside its range, or the weight above its cap, or the token left out, which is in tokens and in
+   * no sum above */
+  int clipped, tokens;
 };
 
 /* One sequence of n scored tokens: adds to stats, writes dlogprob[n] = d(un-normalized loss)/d new, un-normalized but

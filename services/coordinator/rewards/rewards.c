@@ -374,7 +374,7 @@ enum rc rewards_start(struct rewards **out, struct core *core, const struct rewa
   if (!options->hosts || !options->hosts[0]) return RC_OK;
   const enum rc rc = http_ca_file_check(options->ca_file, err);
   if (rc != RC_OK) {
-    err_in_field(err, "reward-ca");
+    err_in_file(err, "--reward-ca");
     return rc;
   }
   struct rewards *r = calloc(1, sizeof *r);

@@ -42,6 +42,7 @@ enum rc run_config_map(const struct training_config *c, struct unit_config *unit
                                         .kl_in_reward = strcmp(c->kl_in, "reward") == 0,
                                         .entropy_coefficient = (float)c->entropy_coefficient,
                                         .length_max = c->length_max}};
+  unit->loss.cut = sampling_cut_name(&c->cut) != NULL;
   enum rc rc = run_config_trains(c) ? loss_kind_parse(&unit->loss.kind, c->objective, err) : RC_OK;
   if (rc == RC_OK) rc = loss_normalization_parse(&unit->loss.normalization, c->normalization, err);
   if (rc == RC_OK) rc = kl_estimator_parse(&unit->loss.kl_estimator, c->kl_estimator, err);

@@ -298,6 +298,48 @@ static void test_groups_without_a_signal_are_zero(void **state) {
   }
 }
 
+/* A token that the current weights leave out of the cut vocabulary, at any place of a sequence and with every objective:
+ * what the sequence is worth without it, it counts as clipped, and nothing is infinite. */
+static void test_a_token_that_is_left_out_counts_nothing(void **state) {
+  (void)state;
+  enum { REST = 4, ALL = REST + 1 };
+  static const float rest[REST] = {-1, -0.5f, -2, -0.3f}, old[REST] = {-1.2f, -0.5f, -1.5f, -0.9f},
+                     reference[REST] = {-1.1f, -0.6f, -1.8f, -0.4f};
+  static const enum loss_kind kinds[] = {LOSS_PPO, LOSS_REINFORCE, LOSS_GSPO, LOSS_CISPO, LOSS_DECOUPLED_PPO};
+  for (int k = 0; k < 5 * 2 * ALL; k++) {
+    const int at = k % ALL;
+    const float advantage = k / ALL % 2 ? 0.5f : -0.5f;
+    const struct loss_config c = {.kind = kinds[k / ALL / 2], .clip_low = 0.2f, .clip_high = 0.3f, .kl_coefficient = 0.1f, .cut = true};
+    float all[3][ALL], d[ALL], expected[REST];
+    for (int i = 0, from = 0; i < ALL; i++) {
+      const bool out = i == at;
+      all[0][i] = out ? -INFINITY : rest[from];
+      all[1][i] = out ? -0.7f : old[from];
+      all[2][i] = out ? -3 : reference[from];
+      from += !out;
+    }
+    struct loss_stats stats = {0}, without = {0}, faulty = {0};
+    loss_sequence(&c, ALL, all[0], all[1], all[0], all[2], advantage, d, &stats);
+    loss_sequence(&c, REST, rest, old, rest, reference, advantage, expected, &without);
+    for (int i = 0, from = 0; i < ALL; i++) assert_true(d[i] == (i == at ? 0 : expected[from++]));
+    without.clipped++;
+    without.tokens++;
+    assert_true(isfinite(stats.loss) && stats.loss == without.loss && stats.kl_reference == without.kl_reference);
+    assert_true(stats.ratio_sum == without.ratio_sum && stats.ratio_squares == without.ratio_squares);
+    assert_true(stats.kl_new_old == without.kl_new_old && stats.difference_new_old == without.difference_new_old);
+    assert_int_equal(stats.clipped, without.clipped);
+    assert_int_equal(stats.tokens, without.tokens);
+    struct loss_config whole = c; /* in a row that was not cut it is a fault */
+    whole.cut = false;
+    loss_sequence(&whole, ALL, all[0], all[1], all[0], all[2], advantage, NULL, &faulty);
+    assert_true(!isfinite(faulty.loss));
+  }
+  struct loss_stats none = {0};
+  float alone = -INFINITY, behind = -1, d = 1;
+  loss_sequence(&(struct loss_config){.kind = LOSS_GSPO, .cut = true}, 1, &alone, &behind, NULL, NULL, 1, &d, &none);
+  assert_true(none.loss == 0 && d == 0 && none.tokens == 1 && none.clipped == 1);
+}
+
 static void test_names(void **state) {
   (void)state;
   struct err err = {0};
@@ -333,6 +375,7 @@ int main(void) {
       cmocka_unit_test(test_normalization_by_sequence),
       cmocka_unit_test(test_advantages),
       cmocka_unit_test(test_groups_without_a_signal_are_zero),
+      cmocka_unit_test(test_a_token_that_is_left_out_counts_nothing),
       cmocka_unit_test(test_names),
   };
   return cmocka_run_group_tests_name("model/loss", tests, NULL, NULL);

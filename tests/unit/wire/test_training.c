@@ -295,8 +295,8 @@ static void a_training_configuration_is_bounded(void **state) {
   message_check_refused(m, "\"seed\":\"12345678901234567890\"", "\"seed\":\"0x1\"", "seed");
 }
 
-/* The trainer leaves out what the sampler did where it can find that out, and says why not elsewhere. */
-static void a_cut_goes_with_strict_updates(void **state) {
+/* The trainer leaves out what the sampler did with every update rule, but knows no entropy of what is left. */
+static void a_cut_goes_with_every_update_rule(void **state) {
   (void)state;
   struct message m = open_run_message;
   struct buf out = BUF_INIT;
@@ -305,8 +305,9 @@ static void a_cut_goes_with_strict_updates(void **state) {
            "\"update\":\"strict\",\"kl_coefficient\":0}}";
   assert_int_equal(message_try(&m, m.json, strlen(m.json), &out, &err), RC_OK);
   assert_non_null(strstr(out.data, "\"temperature\":1,\"top_k\":40,\"top_p\":0.95,\"min_p\":0.5,\"chunk_tokens\":"));
-  message_check_refused(&m, "\"strict\"", "\"minibatch\"", "training.top_k");
-  message_check_refused(&m, "\"strict\"", "\"inflight\"", "training.top_k");
+  message_check_accepted(&m, "\"strict\"", "\"minibatch\"");
+  message_check_accepted(&m, "\"strict\"", "\"inflight\"");
+  message_check_refused(&m, "\"kl_coefficient\":0", "\"entropy_coefficient\":0.01", "training.top_k");
   message_check_accepted(&m, "\"kl_coefficient\":0", "\"kl_coefficient\":0.001");
   m.json = "{\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"seed\":1,\"training\":{\"top_k\":0,\"top_p\":1,\"min_p\":0,"
            "\"update\":\"minibatch\",\"kl_coefficient\":0.5}}";
@@ -652,7 +653,7 @@ int main(void) {
       cmocka_unit_test(every_spoilt_member_is_refused),
       cmocka_unit_test(a_training_configuration_is_read_over_defaults),
       cmocka_unit_test(a_training_configuration_is_bounded),
-      cmocka_unit_test(a_cut_goes_with_strict_updates),
+      cmocka_unit_test(a_cut_goes_with_every_update_rule),
       cmocka_unit_test(a_cap_goes_with_tis_alone),
       cmocka_unit_test(a_strict_run_is_written_as_ever),
       cmocka_unit_test(minibatches_need_a_behaviour_policy),
