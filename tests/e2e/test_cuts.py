@@ -137,14 +137,12 @@ def test_minibatches_of_cut_rows_end_with_the_same_digests(base_model, stop, tmp
         assert max(shares) < 0.5 and min(shares) > 0, shares
         again = cluster.run({**drifting(stop, **minibatch), "mode": "sync", "start": "model"})
         assert digests(again) == digests(first) and left_out(again) == left_out(first)
-        strict = cluster.run({**drifting(stop), "start": "model"})
-        assert left_out(strict) == [0] * ROUNDS and digests(strict) != digests(first)
 
 
 @pytest.mark.parametrize("replayed", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_cut_rows_in_flight_are_trained_on_and_replayed(base_model, stop, tmp_path, replayed):
     """Each token was drawn from what its version kept, and is judged by what the version of its step keeps."""
-    made = drifting(stop, mode="inflight", max_lag=2, rounds=6, groups_per_round=4)
+    made = drifting(stop, mode="inflight", max_lag=2, rounds=4, groups_per_round=4)
     with Cluster(tmp_path, model=base_model) as cluster:
         cluster.add_server("gen", "--slots", 32)
         run = cluster.create_run(made)

@@ -214,6 +214,45 @@ def test_a_deadline_may_pause_the_run(cluster, judge, expected):
     assert digests(cluster.wait(run)) == expected
 
 
+def counted_ms(cluster, run):
+    return cluster.query("SELECT rewards_counted_ms FROM runs WHERE id = ?", int(run[1:]))[0][0]
+
+
+def test_a_deadline_goes_on_where_a_killed_coordinator_left_it(cluster, judge, expected):
+    deadline_ms, before_ms = 1500, 1100  # beginning anew it would come to their sum
+    judge.kill()
+    run = cluster.create_run(config(http(judge, deadline_ms=deadline_ms)))
+    cluster.wait_until("the deadline is near", lambda: counted_ms(cluster, run) >= before_ms)
+    cluster.coordinator.kill()
+    cluster.coordinator.restart()
+    cluster.wait_until("the run is paused", lambda: cluster.status(run)["state"] == "paused")
+    assert deadline_ms - 400 < counted_ms(cluster, run) < deadline_ms + before_ms - 450
+    judge.mode("fine")
+    judge.start()
+    call("POST", f"{cluster.coordinator.url}/v1/runs/{run}/resume")
+    assert digests(cluster.wait(run)) == expected
+
+
+@pytest.mark.long
+def test_a_server_that_is_dead_for_a_minute_costs_a_minute(cluster, judge, expected):
+    judge.mode("slow")
+    run = cluster.create_run(config(http(judge, batch=1, concurrency=2)))
+    cluster.wait_until("some rewards are in", lambda: (known := cluster.status(run)["reward_servers"]) and known[0]["answered"] >= 3)
+    judge.kill()
+    time.sleep(30)
+    assert servers(cluster.status(run))["breaker"] != "closed" and cluster.status(run)["state"] == "running"
+    cluster.coordinator.kill()
+    cluster.coordinator.restart()
+    time.sleep(30)
+    judge.mode("fine")
+    judge.start()
+    came_back = time.monotonic()
+    done = cluster.wait(run)
+    assert time.monotonic() - came_back < 60, "the server was left alone for too long"
+    assert digests(done) == expected and all(row["exact"] for row in done["history"])
+    assert (servers(done)["answered"], servers(done)["missed"]) == (32, 0)
+
+
 def test_only_hosts_that_were_named_are_asked(cluster):
     with pytest.raises(HttpError) as refused:
         call("POST", cluster.coordinator.url + "/v1/runs", config({"kind": "http", "server": {"url": "http://localhost:1/"}}))

@@ -8,6 +8,7 @@
 #include "services/coordinator/api/route_run_control.h"
 
 #include "services/coordinator/store/ids.h"
+#include "services/coordinator/rounds/remote_rewards.h"
 #include "services/coordinator/rounds/run_life.h"
 #include "services/coordinator/writer/core.h"
 #include "services/coordinator/writer/core_state.h"
@@ -44,6 +45,7 @@ static enum rc resume_execute(struct core *c, struct command *cmd, struct err *e
   if (rc == RC_OK && state == RUN_PAUSED) {
     rc = store_int(c->store, &versions, err, "SELECT count(*) FROM versions WHERE run = ?1", BINDS(b_int(run)));
     if (rc == RC_OK) rc = run_move(c, run, versions ? RUN_RUNNING : RUN_STARTING, NULL, err);
+    if (rc == RC_OK) rc = remote_rewards_begin_anew(c, run, err);
   }
   return rc == RC_OK ? answer_state(c, cmd, run, err) : rc;
 }

@@ -121,6 +121,11 @@ enum rc reward_loss_execute(struct core *c, struct command *cmd, struct err *err
   return pause_run(c, m, reason, err);
 }
 
+enum rc reward_clock_execute(struct core *c, struct command *cmd, struct err *err) {
+  const struct reward_clock *m = cmd->message;
+  return remote_rewards_count(c, m->run, m->passed_ms, err);
+}
+
 /* ---- for people ---- */
 
 enum rc reward_note_execute(struct core *c, struct command *cmd, struct err *err) {

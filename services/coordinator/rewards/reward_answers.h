@@ -2,6 +2,7 @@
  *
  *   answer   rows: their values; with a group's last one it is sealed (rounds/group_seal.h), all in one transaction
  *   loss     by the term's on_deadline: the run is paused; or the rows are worth 0; or the group fails
+ *   clock    the run's clock of deadlines goes on
  *   note     the server's state and counts, for people
  *
  * An answer that comes twice, or after its sample was given up or drawn again, changes nothing.
@@ -29,6 +30,12 @@ struct reward_message {
 };
 enum rc reward_answer_execute(struct core *c, struct command *cmd, struct err *err);
 enum rc reward_loss_execute(struct core *c, struct command *cmd, struct err *err);
+
+/* The time for which servers were waited for, since it was last told. */
+struct reward_clock {
+  int64_t run, passed_ms;
+};
+enum rc reward_clock_execute(struct core *c, struct command *cmd, struct err *err);
 
 struct reward_note {
   int64_t run;

@@ -22,14 +22,14 @@ enum rc reward_parts_read(struct readers *readers, int64_t run, int term, const 
   *running = state == RUN_RUNNING;
   if (rc == RC_OK) {
     rc = store_query(s, &q, err,
-                     "SELECT r.round, r.group_ordinal, r.sample / ?3 AS part FROM remote_rewards r INDEXED BY "
-                     "remote_rewards_waiting JOIN groups g ON g.run = r.run AND g.round = r.round AND g.ordinal = "
-                     "r.group_ordinal WHERE r.run = ?1 AND r.term = ?2 AND r.state = " SQL_REWARD_WAITING
+                     "SELECT r.round, r.group_ordinal, r.sample / ?3 AS part, (SELECT rewards_counted_ms FROM runs WHERE id "
+                     "= ?1) - g.rewards_since_ms FROM remote_rewards r INDEXED BY remote_rewards_waiting JOIN groups g ON "
+                     "g.run = r.run AND g.round = r.round AND g.ordinal = r.group_ordinal WHERE r.run = ?1 AND r.term = ?2 AND r.state = " SQL_REWARD_WAITING
                      " AND g.samples_open = 0 AND g.state = " SQL_GROUP_OPEN
                      " GROUP BY r.round, r.group_ordinal, part ORDER BY r.round, r.group_ordinal, part LIMIT ?4",
                      BINDS(b_int(run), b_int(term), b_int(t->batch), b_int(max)));
     while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row)
-      out[(*count)++] = (struct reward_part){rows_int(&q, 0), rows_int(&q, 1), (int32_t)rows_int(&q, 2)};
+      out[(*count)++] = (struct reward_part){rows_int(&q, 0), rows_int(&q, 1), (int32_t)rows_int(&q, 2), rows_int(&q, 3)};
     rows_end(&q);
   }
   readers_give(readers, s);

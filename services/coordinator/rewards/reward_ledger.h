@@ -11,6 +11,7 @@
 struct reward_part {
   int64_t round, group;
   int32_t part;
+  int64_t waited_ms; /* since the group's last sample, of the time that counts, as far as the database knows */
 };
 
 /* Do a's samples come before b's?  <0, 0, >0. */

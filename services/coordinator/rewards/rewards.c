@@ -19,7 +19,7 @@
 #include "services/coordinator/store/ids.h"
 
 /* IDLE_MS: between two looks at a run that has no http terms.  TROUBLE_MS: after a fault of ours. */
-enum { LOOK_MS = 20, IDLE_MS = 200, JOBS_MAX = 1024, NOTE_MS = 250, TROUBLE_MS = 500, HTTPS_CONNECT_MS = 10000, ERROR_SHOWN = 512 };
+enum { LOOK_MS = 20, IDLE_MS = 200, JOBS_MAX = 1024, NOTE_MS = 250, CLOCK_MS = 250, TROUBLE_MS = 500, HTTPS_CONNECT_MS = 10000, ERROR_SHOWN = 512 };
 
 /* The server of one term of the active run's rule. */
 struct server {
@@ -46,6 +46,7 @@ struct rewards {
   struct server merged;               /* the looking thread's */
   struct reward_part found[JOBS_MAX]; /* its */
   int64_t looked_ms, noted_ms;        /* its */
+  int64_t untold_ms;                  /* its: of the run's clock */
   bool counting;                      /* its: the run was running at the last look */
   pthread_t looker;
   pthread_t *callers; /* [options.threads] */
@@ -65,7 +66,7 @@ static void merge(struct server *s, struct server *to, const struct reward_part 
     const int at = to->count;
     if (order > 0) {
       to->parts[at] = found[b++];
-      to->waits[at] = (struct reward_wait){.in_flight = false};
+      to->waits[at] = (struct reward_wait){.waited_ms = to->parts[at].waited_ms};
       to->done_in[at] = 0;
       to->count++;
       continue;
@@ -128,7 +129,17 @@ static struct run_context *active(struct rewards *r, int64_t *look) {
   return NULL;
 }
 
-static void look_at(struct rewards *r, const struct run_context *x, int term, int64_t look, int64_t passed_ms, bool *running) {
+/* The ledger's clock of deadlines, CLOCK_MS at a time: a coordinator that is killed counts so much less. */
+static void clock_tell(struct rewards *r, int64_t run) {
+  struct command *cmd = command_new(reward_clock_execute, sizeof(struct reward_clock));
+  if (!cmd) return;
+  *(struct reward_clock *)cmd->message = (struct reward_clock){.run = run, .passed_ms = r->untold_ms};
+  r->untold_ms = 0;
+  core_tell(r->core, cmd);
+}
+
+/* *waits is set where something does. */
+static void look_at(struct rewards *r, const struct run_context *x, int term, int64_t look, int64_t passed_ms, bool *running, bool *waits) {
   struct server *s = &r->servers[term];
   struct err err = {0};
   int n = 0;
@@ -140,12 +151,13 @@ static void look_at(struct rewards *r, const struct run_context *x, int term, in
   pthread_mutex_lock(&r->lock);
   merge(s, &r->merged, r->found, n, look);
   for (int i = 0; i < s->count; i++) s->waits[i].waited_ms += passed_ms;
-  if (*running && !r->counting) { /* it begins, or was resumed */
+  if (*running && !r->counting && r->looked_ms) { /* it was resumed */
     const int64_t now_ms = core_monotonic_ms(r->core);
     for (int i = 0; i < s->count; i++) reward_begin_anew(&s->waits[i], now_ms);
     breaker_begin_anew(&s->breaker, now_ms);
   }
   if (s->count) pthread_cond_broadcast(&r->wake);
+  *waits |= s->count > 0;
   pthread_mutex_unlock(&r->lock);
 }
 
@@ -161,9 +173,11 @@ static int64_t look(struct rewards *r) {
   const int64_t since_ms = r->looked_ms ? now_ms - r->looked_ms : 0;
   const int64_t passed_ms = since_ms - expiry_uncounted(since_ms, r->counting, CORE_LOOK_MS);
   const bool due = now_ms - r->noted_ms >= NOTE_MS;
-  bool running = false;
+  bool running = false, waits = false;
   for (int i = 0; i < x->config.verifier.count; i++)
-    if (x->config.verifier.terms[i].kind == VERIFIER_HTTP) look_at(r, x, i, number, passed_ms, &running);
+    if (x->config.verifier.terms[i].kind == VERIFIER_HTTP) look_at(r, x, i, number, passed_ms, &running, &waits);
+  if (waits) r->untold_ms += passed_ms;
+  if (r->untold_ms >= CLOCK_MS) clock_tell(r, x->run);
   notes(r, x, due);
   if (due) r->noted_ms = now_ms;
   r->looked_ms = now_ms;

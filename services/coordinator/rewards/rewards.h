@@ -4,7 +4,7 @@
  *   callers a job whose move is due (decide/reward_calls.h)  --> request (reward_message.h) --> command (reward_answers.h)
  *
  * They are not the writer, nor threads that answer requests: a server that is slow holds up nobody but its own groups.  What
- * is kept here may be lost: breakers, attempts and times begin anew after a restart, and what waits is in the database.
+ * is kept here may be lost: breakers and attempts begin anew after a restart; what waits, and how long, is in the database.
  * A process killed between a server's answer and its commit asks again, with the same idempotency key.
  *
  * main.c starts them where --reward-hosts names somebody, and stops them before the writer. */

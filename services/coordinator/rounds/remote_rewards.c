@@ -19,12 +19,30 @@ static enum rc open_add(struct core *c, const struct reward_group *g, int64_t n,
                     BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal), b_int(n)));
 }
 
+#define COUNTED "(SELECT rewards_counted_ms FROM runs WHERE id = ?1)"
+
+enum rc remote_rewards_count(struct core *c, int64_t run, int64_t passed_ms, struct err *err) {
+  return store_exec(c->store, err, "UPDATE runs SET rewards_counted_ms = rewards_counted_ms + ?2 WHERE id = ?1",
+                    BINDS(b_int(run), b_int(passed_ms)));
+}
+
+enum rc remote_rewards_begin_anew(struct core *c, int64_t run, struct err *err) {
+  return store_exec(c->store, err,
+                    "UPDATE groups SET rewards_since_ms = " COUNTED " WHERE run = ?1 AND state = " SQL_GROUP_OPEN
+                    " AND rewards_open > 0",
+                    BINDS(b_int(run)));
+}
+
 enum rc remote_rewards_await(struct core *c, const struct reward_group *g, int32_t sample, const struct reward_rule *rule,
                              struct err *err) {
   enum rc rc = RC_OK;
   for (int i = 0; i < rule->count && rc == RC_OK; i++)
     if (rule->terms[i].kind == VERIFIER_HTTP) rc = rows_wait(c, g, sample, i, err);
-  return rc == RC_OK ? open_add(c, g, reward_remote_terms(rule), err) : rc;
+  if (rc != RC_OK) return rc;
+  return store_exec(c->store, err,
+                    "UPDATE groups SET rewards_open = rewards_open + ?4, rewards_since_ms = " COUNTED
+                    " WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
+                    BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal), b_int(reward_remote_terms(rule))));
 }
 
 enum rc remote_rewards_store(struct core *c, const struct reward_group *g, const struct remote_reward *r, bool *stored,

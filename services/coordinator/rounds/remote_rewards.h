@@ -9,6 +9,9 @@
  * sealed late is like one that was sampled late: membership, refills and steps go by ordinals.  A row that waits is asked
  * about again after a restart; one that does not is never asked about, nor written, again.
  *
+ * How long a group has waited outlives a restart as well: a clock of the run goes while it is running and something waits,
+ * as rewards.c tells, and a group knows what it showed when its last sample came.
+ *
  * Writer's thread only, inside the caller's savepoint; no memory of its own.  Called by group_seal.c, and where samples or
  * groups are given up. */
 #ifndef LEASEHOLD_COORDINATOR_ROUNDS_REMOTE_REWARDS_H
@@ -24,6 +27,10 @@ struct reward_group {
 /* This sample of the group has finished: its remote terms are waited for. */
 enum rc remote_rewards_await(struct core *c, const struct reward_group *g, int32_t sample, const struct reward_rule *rule,
                              struct err *err);
+/* The run's clock goes on by so much. */
+enum rc remote_rewards_count(struct core *c, int64_t run, int64_t passed_ms, struct err *err);
+/* The run is resumed: groups that wait have not waited yet. */
+enum rc remote_rewards_begin_anew(struct core *c, int64_t run, struct err *err);
 /* The value of a term that is waited for, of a sample whose tokens have this digest; *stored false: it is not waited for any
  * more, and nothing was done.  missed: nobody answered, the value is 0. */
 struct remote_reward {

@@ -390,6 +390,10 @@ static const char *const steps[] = {
     "CREATE TABLE checkpoints ("
     "  run INTEGER NOT NULL REFERENCES runs (id), version INTEGER NOT NULL, best INTEGER NOT NULL,"
     "  PRIMARY KEY (run, version)) STRICT, WITHOUT ROWID;",
+    /* 21: deadlines of reward servers outlive a restart (rounds/remote_rewards.h).  runs.rewards_counted_ms: a clock that goes
+     * while the run is running and waits for them; groups.rewards_since_ms: what it showed at the group's last sample. */
+    "ALTER TABLE runs ADD COLUMN rewards_counted_ms INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE groups ADD COLUMN rewards_since_ms INTEGER NOT NULL DEFAULT 0;",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }

@@ -7,6 +7,7 @@
 
 #include "services/coordinator/decide/states.h"
 #include "services/coordinator/rewards/reward_answers.h"
+#include "services/coordinator/rewards/reward_ledger.h"
 #include "services/coordinator/rounds/rounds.h"
 #include "services/coordinator/run/run_context.h"
 #include "tests/unit/coordinator/fake_server.h"
@@ -171,6 +172,52 @@ static void neither_order_nor_repetition_nor_a_restart_changes_anything(void **s
   json_free(wait_state(f, "r1", "completed"));
   check_digests(f);
   assert_int_equal(read_int(f, "SELECT sum(answered) FROM reward_servers"), 24);
+}
+
+static void counted(struct fixture *f, int64_t passed_ms) {
+  struct err err = {0};
+  struct command *cmd = command_new(reward_clock_execute, sizeof(struct reward_clock));
+  *(struct reward_clock *)cmd->message = (struct reward_clock){.run = 1, .passed_ms = passed_ms};
+  assert_int_equal(core_call(f->core, cmd, &err), RC_OK);
+}
+
+/* How long both groups that have all their samples have waited. */
+static void check_waited(struct fixture *f, int64_t first_ms, int64_t second_ms) {
+  const struct http_term term = {.batch = 64};
+  struct reward_part parts[GROUPS];
+  struct err err = {0};
+  bool running = false;
+  int n = 0;
+  assert_int_equal(reward_parts_read(core_readers(f->core), 1, 0, &term, parts, GROUPS, &n, &running, &err), RC_OK);
+  assert_int_equal(n, 2);
+  assert_int_equal(parts[0].waited_ms, first_ms);
+  assert_int_equal(parts[1].waited_ms, second_ms);
+}
+
+/* A group waits from its last sample on, and no restart makes it wait anew; being resumed does. */
+static void a_deadline_outlives_a_restart(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease leases[GROUPS];
+  post_run(f, JUDGED(ALONE("fail"), ""));
+  register_server(f, &s, "gen-1");
+  collect_leases(f, &s, leases, GROUPS);
+  counted(f, 10);
+  answer_lease(f, &s, &leases[0]);
+  counted(f, 100);
+  answer_lease(f, &s, &leases[1]);
+  counted(f, 50);
+  check_waited(f, 150, 50);
+  coordinator_restart(f);
+  AWAIT(is_attached(f), "the run is not taken up again") a_moment_passes(f);
+  check_waited(f, 150, 50);
+  counted(f, 5);
+  check_waited(f, 155, 55);
+  assert_int_equal(call(f, "POST", "/v1/runs/r1/pause", NULL, NULL), 200);
+  assert_int_equal(call(f, "POST", "/v1/runs/r1/resume", NULL, NULL), 200);
+  check_waited(f, 0, 0);
+  counted(f, 7);
+  check_waited(f, 7, 7);
 }
 
 static void an_answer_about_other_tokens_is_not_counted(void **state) {
@@ -354,6 +401,7 @@ int main(void) {
       CASE(the_plain_order),
       CASE(neither_order_nor_repetition_nor_a_restart_changes_anything),
       CASE(an_answer_about_other_tokens_is_not_counted),
+      CASE(a_deadline_outlives_a_restart),
       CASE(judges_are_not_waited_for_as_samplers_are),
       CASE(zero_counts_nothing_and_says_so),
       CASE(drop_leaves_the_group_out),
