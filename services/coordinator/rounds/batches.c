@@ -304,7 +304,7 @@ static enum rc batch_note(struct core *c, const struct batch_answer *m, struct e
       "poisoned = ?9, logprob_us = ?10, worker = ?11, logprob_max_abs_diff = ?12, logprob_unequal = ?13, "
       "logprob_nonfinite = ?14, logprob_abs_sum = ?15, logprob_k1_sum = ?16, logprob_k3_sum = ?17, ratio_sum = ?18, "
       "ratio_squares = ?19, clipped = ?20, kl_new_old = ?21, difference_new_old = ?22, lag_min = ?23, lag_max = ?24, "
-      "lag_sum = ?25, compared_tokens = ?26"
+      "lag_sum = ?25, compared_tokens = ?26, kl_reference = ?27"
       " WHERE run = ?1 AND round = ?2 AND number = ?3 AND done = 0",
       BINDS(b_int(m->run), b_int(m->round), b_int(m->number), b_int(c->wall_ms), b_real(stats->loss),
             b_real(stats->entropy_sum), b_int(stats->tokens), b_int(stats->compute_us + stats->logprob_us),
@@ -312,7 +312,8 @@ static enum rc batch_note(struct core *c, const struct batch_answer *m, struct e
             b_int(d->unequal), b_int(d->nonfinite), b_real(d->abs_sum), b_real(d->k1_sum), b_real(d->k3_sum),
             b_real(stats->ratio_sum), b_real(stats->ratio_squares), b_int(stats->clipped), b_real(stats->kl_new_old),
             b_real(stats->difference_new_old), lags ? b_int(m->lag.min) : b_null(), lags ? b_int(m->lag.max) : b_null(),
-            lags ? b_int(m->lag.sum) : b_null(), lags ? b_int(m->lag.compared) : b_null()));
+            lags ? b_int(m->lag.sum) : b_null(), lags ? b_int(m->lag.compared) : b_null(),
+            b_real(stats->kl_reference_sum)));
 }
 
 /* The mismatch's sums are added in the batches' order, once all are done: exactness.c. */

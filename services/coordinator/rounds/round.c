@@ -282,16 +282,16 @@ enum rc round_generated(struct core *c, int64_t run, int64_t round, struct err *
   return rc == RC_OK ? round_run_complete(c, run, err) : rc;
 }
 
-/* The batches' sums of how far the policy has moved away from the one that sampled, in the order of their numbers, null
- * when one of them is not finite; and how old the tokens were, null where no batch told. */
+/* The batches' sums of how far the policy has moved away from the one that sampled and from its reference, in the order of
+ * their numbers, null when one of them is not finite; and how old the tokens were, null where no batch told. */
 static enum rc ratios_note(struct core *c, int64_t run, int64_t round, struct err *err) {
 #define FINITE_SUM(column) "iif(count(" column ") = count(*), sum(" column "), NULL)"
   return store_exec(c->store, err,
                     "UPDATE rounds SET (ratio_sum, ratio_squares, clipped, kl_new_old, difference_new_old, lag_min, lag_max, "
-                    "lag_sum, compared_tokens) = "
+                    "lag_sum, compared_tokens, kl_reference) = "
                     "(SELECT " FINITE_SUM("ratio_sum") ", " FINITE_SUM("ratio_squares") ", sum(clipped), "
                     FINITE_SUM("kl_new_old") ", " FINITE_SUM("difference_new_old")
-                    ", min(lag_min), max(lag_max), sum(lag_sum), sum(compared_tokens)"
+                    ", min(lag_min), max(lag_max), sum(lag_sum), sum(compared_tokens), " FINITE_SUM("kl_reference")
                     " FROM (SELECT * FROM batches WHERE run = ?1 AND round = ?2 ORDER BY number)) WHERE run = ?1 AND "
                     "round = ?2",
                     BINDS(b_int(run), b_int(round)));

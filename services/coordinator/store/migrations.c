@@ -394,6 +394,10 @@ static const char *const steps[] = {
      * while the run is running and waits for them; groups.rewards_since_ms: what it showed at the group's last sample. */
     "ALTER TABLE runs ADD COLUMN rewards_counted_ms INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE groups ADD COLUMN rewards_since_ms INTEGER NOT NULL DEFAULT 0;",
+    /* 22: the sum over trained tokens of what the estimator of training.kl_estimator says; null in older batches and where
+     * it is not finite */
+    "ALTER TABLE batches ADD COLUMN kl_reference REAL;"
+    "ALTER TABLE rounds ADD COLUMN kl_reference REAL;",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }

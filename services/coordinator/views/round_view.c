@@ -19,7 +19,7 @@
   "admission_first, admission_spacing_us, admission_ordered, admission_end_us, admission_filled_end_us, "             \
   "lag_min, lag_max, lag_sum, compared_tokens, groups_lagged, groups_overflowed, groups_preprocessed, prompts_passed_over, "                                                     \
   "(SELECT v.activated_ms IS NULL AND v.state = " SQL_VERSION_SUPERSEDED " FROM versions v WHERE v.run = r.run AND "  \
-  "v.version = r.version + 1)"
+  "v.version = r.version + 1), r.kl_reference"
 /* t: the trainer's times, p: the pool's; null when they were not told. */
 #define ROUND_TABLES                                                                                               \
   " FROM rounds r LEFT JOIN cause_times t ON t.run = r.run AND t.round = r.round AND t.actor = " SQL_ACTOR_TRAINER \
@@ -84,7 +84,8 @@ enum {
   C_OVERFLOWED,
   C_PREPROCESSED,
   C_PASSED_OVER,
-  C_VERSION_SKIPPED
+  C_VERSION_SKIPPED,
+  C_KL_REFERENCE
 };
 
 void json_kv_column_real(struct json_writer *w, const char *key, const struct rows *q, int column) {
@@ -189,7 +190,8 @@ static void lag_write(struct json_writer *w, const struct rows *q) {
   json_object_end(w);
 }
 
-/* Who computed the reference's log-probabilities; null in a run without a KL term. */
+/* How far the policy is from its reference, and who computed the reference's log-probabilities; null in a run without a KL
+ * term. */
 static void reference_write(struct json_writer *w, const struct rows *q) {
   json_key(w, "reference");
   if (rows_null(q, C_PREPROCESSED)) {
@@ -197,6 +199,7 @@ static void reference_write(struct json_writer *w, const struct rows *q) {
     return;
   }
   json_object_begin(w);
+  json_kv_f64(w, "kl", rows_null(q, C_KL_REFERENCE) ? NAN : ratio_of(rows_real(q, C_KL_REFERENCE), rows_real(q, C_TOKENS)));
   json_kv_int(w, "by_preprocessors", rows_int(q, C_PREPROCESSED));
   json_kv_int(w, "by_trainer", rows_int(q, C_GROUPS) - rows_int(q, C_PREPROCESSED));
   json_object_end(w);
