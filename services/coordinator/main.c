@@ -1,7 +1,8 @@
 /* Starts the coordinator from its flags, waits for a signal and stops it.  The parts: writer/core.c (the writer),
  * driver/driver.c (the trainer's side), api/routes.c (the API).
  *
- * Producers stop before their consumers: the driver and the threads that ask for rewards, then the writer, which still answers what waits, then the HTTP server.
+ * Producers stop before their consumers: the driver and the threads that ask for rewards, then the writer, which still answers what waits, then the trackers,
+ * which write what it has done last, then the HTTP server.
  * What a handler or the writer may still touch is freed after that. */
 #include <malloc.h>
 
@@ -16,6 +17,7 @@
 #include "services/coordinator/rewards/rewards.h"
 #include "services/coordinator/rounds/tick.h"
 #include "services/coordinator/store/backup.h"
+#include "services/coordinator/trackers/trackers.h"
 
 enum { DRAIN_MS = 2000, TICK_MS = 50 };
 
@@ -25,6 +27,7 @@ struct settings {
   const char *replay, *backup;
   struct rewards_options rewards;
   int64_t reward_threads;
+  struct trackers_options trackers;
 #ifdef LEASEHOLD_FAULTS
   const char *fault;
 #endif
@@ -34,6 +37,7 @@ static enum rc serve(const struct settings *s, struct err *err) {
   struct core *core = NULL;
   struct driver *driver = NULL;
   struct rewards *rewards = NULL;
+  struct trackers *trackers = NULL;
   struct http_server *server = NULL;
   struct core_options core_options = s->core;
   core_options.token = s->program.token;
@@ -58,6 +62,7 @@ static enum rc serve(const struct settings *s, struct err *err) {
   const struct driver_options driver_options = {.token = s->program.token, .replay = s->replay};
   if ((rc = driver_start(&driver, core, &driver_options, err)) != RC_OK) goto out;
   if ((rc = rewards_start(&rewards, core, &rewards_options, err)) != RC_OK) goto out;
+  if ((rc = trackers_start(&trackers, core_readers(core), &s->trackers, err)) != RC_OK) goto out;
   http_server_open(server, core);
   log_info("ready, epoch %llu", (unsigned long long)core_epoch(core));
   if ((rc = program_write_port(&s->program, http_server_port(server), err)) != RC_OK) goto out;
@@ -71,6 +76,7 @@ out:
   driver_stop(driver);
   rewards_stop(rewards);
   if (core) core_stop(core);
+  trackers_stop(trackers);
   http_server_stop(server, DRAIN_MS);
   driver_destroy(driver);
   core_destroy(core);
@@ -114,6 +120,10 @@ int main(int argc, char **argv) {
        "certificates (PEM) of the authorities of https reward servers; empty: those that the system trusts"},
       {"reward-threads", OPTION_INT, &s.reward_threads, "8", 1, LIMIT_THREADS,
        "requests to reward servers at once, of all terms together"},
+      {"track-dir", OPTION_STRING, &s.trackers.folder, "", 0, 0,
+       "folder for curves of every run: JSON lines and TensorBoard's event files; empty: none"},
+      {"track-names", OPTION_STRING, &s.trackers.names, "trl", 0, 0, "what figures are called there: trl or verl"},
+      {"trackio-dir", OPTION_STRING, &s.trackers.trackio, "", 0, 0, "Trackio's folder, whose inbox is given them too; empty: none"},
       {"batch-tokens", OPTION_INT, &s.core.batch_tokens, "65536", 1, 1e9, "token budget of one submit-batch"},
 #ifdef LEASEHOLD_FAULTS
       {"fault", OPTION_STRING, &s.fault, "", 0, 0, "a fault on purpose, for the tests: see fault.h"},

@@ -1,0 +1,26 @@
+/* Statistics of the samples of a round that its own sums do not hold: spread of rewards, lengths, how many were cut.
+ *
+ * Any thread, on a reader's connection.  Counted are the groups that the round's step took, whichever round issued them,
+ * and the round's own groups that were filtered; groups whose rows were dropped (records/retention.h) no longer count.  A
+ * figure that nothing tells of is NaN. */
+#ifndef LEASEHOLD_COORDINATOR_TRACKERS_SAMPLE_FIGURES_H
+#define LEASEHOLD_COORDINATOR_TRACKERS_SAMPLE_FIGURES_H
+
+#include "services/coordinator/store/store.h"
+
+struct sample_figures {
+  double reward_min, reward_max;
+  double reward_std;     /* mean over groups of their samples' standard deviation (n - 1) */
+  double zero_std_share; /* of groups whose rewards are all equal */
+  double advantage_min, advantage_max;
+  double length_mean, length_min, length_max; /* completion tokens */
+  double cut_share;                           /* of samples that ended by their length */
+  double ended_length_mean;                   /* of those that did not */
+  double prompt_length_mean, prompt_length_max;
+  double all_tokens; /* of prompts and completions, a prompt counted once for each of its samples */
+};
+enum rc sample_figures_read(struct store *s, int64_t run, int64_t round, struct sample_figures *out, struct err *err);
+/* By its name ("reward_std"); NaN where there is none of this name. */
+double sample_figure(const struct sample_figures *f, const char *name);
+
+#endif
