@@ -7,10 +7,12 @@
 
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
 #include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
 #include "common/base/limits.h"
 
@@ -119,6 +121,13 @@ size_t memory_room_left(const struct memory_room *room) {
   if (room->group_limit && room->group_limit - room->group_used < left) left = room->group_limit - room->group_used;
   if (room->bound && room->bound < left) left = room->bound;
   return left;
+}
+
+/* --- disks --- */
+
+double machine_disk_free(const char *path) {
+  struct statvfs disk;
+  return statvfs(path, &disk) == 0 ? (double)disk.f_bavail * (double)disk.f_frsize : NAN;
 }
 
 /* --- cores --- */

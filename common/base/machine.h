@@ -3,7 +3,7 @@
  *
  * Memory is the least of the machine's available memory, the rest that the control groups leave, and the operator's
  * bound; file caches that a control group could drop at once do not count as used.  Cores are those of the affinity
- * mask, and no more than the CPU time that the control groups grant, rounded up. */
+ * mask, and no more than the CPU time that the control groups grant, rounded up.  Disks are asked what is free. */
 #ifndef LEASEHOLD_BASE_MACHINE_H
 #define LEASEHOLD_BASE_MACHINE_H
 
@@ -22,6 +22,9 @@ struct memory_room {
 void memory_room_read(struct memory_room *out, const char *root, size_t bound);
 /* Of the host's memory; SIZE_MAX when no bound is known. */
 size_t memory_room_left(const struct memory_room *room);
+
+/* Bytes that this process may still write where the file or folder lies; NaN: unknown. */
+double machine_disk_free(const char *path);
 
 /* How many threads are worth having: at least 1, at most LIMIT_THREADS. */
 int cores_usable(void);

@@ -3,11 +3,12 @@ import collections
 import json
 import math
 import statistics
+import subprocess
 
 import pytest
 
 import tracks
-from harness import Cluster, call, grpo_config
+from harness import ROOT, Cluster, call, grpo_config
 
 ROUNDS = 30
 
@@ -122,3 +123,41 @@ def test_files_that_were_lost_are_written_again_under_either_naming_and_never_mi
         cluster.coordinator.restart([*cluster.coordinator.args, *flags(tmp_path)])
         cluster.coordinator.wait_log(f"tracking run {run}: .*run.json is of another database's run {run}; name another --track-dir")
         assert (tmp_path / "tracks" / run / "metrics.jsonl").read_text() == ""
+
+
+PACKAGES = ["tensorboard==2.21.0", "trackio==0.43.0"]  # 250 MB with what they need
+
+
+def python_with_packages():
+    home = ROOT / "build/trackers"
+    python = home / "bin/python"
+    if subprocess.run([python, "-c", "import tensorboard, trackio"], capture_output=True).returncode if python.exists() else True:
+        subprocess.run(["/usr/bin/python3", "-m", "venv", home], check=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", *PACKAGES], check=True)
+    return python
+
+
+@pytest.mark.long
+def test_the_packages_read_what_the_lines_say(base_model, tmp_path):
+    with Cluster(tmp_path, model=base_model, coordinator=flags(tmp_path)) as cluster:
+        cluster.add_server("gen", "--slots", 16)
+        run = cluster.create_run(config())
+        status = cluster.wait(run)
+        cluster.coordinator.stop()
+        lines = check_whole(tmp_path, run, status)
+        done = subprocess.run([python_with_packages(), ROOT / "tests/trackers/read_back.py", tmp_path / "tracks" / run, tmp_path / "trackio"], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+        read = json.loads(done.stdout)
+        written = collections.defaultdict(list)
+        for line in lines:
+            for name, value in figures(line).items():
+                written[name].append([line["step"], value])
+        assert set(read["tensorboard"]) == set(written)
+        for name, points in written.items():
+            assert [step for step, _ in read["tensorboard"][name]] == [step for step, _ in points], name
+            assert all(math.isclose(value, wanted, rel_tol=1e-6, abs_tol=1e-30) for (_, value), (_, wanted) in zip(read["tensorboard"][name], points)), name
+        (record,) = read["trackio"]
+        assert record["run"].startswith(run) and record["config"]["rounds"] == ROUNDS
+        assert len(record["logs"]) == len(lines) == read["imported"][0], "an entry was taken in twice, or not at all"
+        rewards = {log["step"]: log["reward"] for log in record["logs"] if "reward" in log}
+        assert rewards == {line["step"]: line["reward"] for line in lines if "reward" in line}

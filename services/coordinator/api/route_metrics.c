@@ -1,11 +1,14 @@
-/* Answers GET /metrics: sets the gauges of the newest run, then writes all metrics. */
+/* Answers GET /metrics: sets the gauges that are read from the database and its disk, then writes all metrics. */
 #include "services/coordinator/api/route_metrics.h"
 
 #include <stdatomic.h>
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/machine.h"
+#include "common/base/metrics.h"
 #include "services/coordinator/writer/core.h"
+#include "services/coordinator/views/gauges.h"
 #include "services/coordinator/views/run_view.h"
 
 /* The gauges of a run cost more the more rounds it has, and this route is answered on the threads that health checks
@@ -22,7 +25,10 @@ static void refresh_gauges(struct core *c) {
   struct err err = {0};
   enum rc rc = readers_take(readers, &s, &err);
   if (rc == RC_OK) rc = run_gauges_set(s, &err);
+  if (rc == RC_OK) rc = state_gauges_set(s, &err);
   readers_give(readers, s);
+  metric_set(metrics_register(METRIC_GAUGE, "leasehold_database_disk_free_bytes", "", "Room on the disk of the database"),
+             machine_disk_free(core_options(c)->db_path));
   if (rc != RC_OK) log_warn("the run's gauges are not refreshed: %s", err.message);
   const int64_t end_us = clock_monotonic_us();
   const int64_t rest_us = GAUGES_REST * (end_us - begin_us);

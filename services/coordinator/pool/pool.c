@@ -20,6 +20,8 @@ enum rc pool_create(struct core *c, struct err *err) {
   p->m_workers = metrics_register(METRIC_GAUGE, "leasehold_workers", "", "Live workers");
   p->m_slots = metrics_register(METRIC_GAUGE, "leasehold_pool_slots", "",
                                 "Samples that the ready generation-servers and rollout-agents decode at once");
+  p->m_silent = metrics_register(METRIC_COUNTER, "leasehold_workers_silent_total", "",
+                                 "Workers that were given up because no heartbeat of theirs came");
   return RC_OK;
 }
 

@@ -52,7 +52,7 @@ struct pool {
   struct pace pace;
   struct waiting waiting; /* of its open round */
   int64_t activated_run, activated; /* the newest version that a server is known to have loaded */
-  struct metric *m_granted, *m_lost, *m_workers, *m_slots, *m_passes_granted, *m_passes_done, *m_passes_lost;
+  struct metric *m_granted, *m_lost, *m_workers, *m_slots, *m_silent, *m_passes_granted, *m_passes_done, *m_passes_lost;
 };
 
 enum rc pool_create(struct core *c, struct err *err);

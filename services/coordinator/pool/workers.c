@@ -66,6 +66,7 @@ enum rc workers_expire(struct core *c, struct err *err) {
     if (!expiry_worker_lost(c->pool->workers[i].seen_ms, c->options.worker_ttl_ms, c->now_ms)) continue;
     enum rc rc = worker_end(c, &c->pool->workers[i], "no heartbeat within its time to live", err);
     if (rc != RC_OK) return rc;
+    metric_add(c->pool->m_silent, 1);
   }
   return RC_OK;
 }

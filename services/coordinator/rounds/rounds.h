@@ -40,7 +40,7 @@ struct rounds {
   struct slot_window windows[SLOT_WINDOWS];           /* the newest run that samples, and the one before */
   struct verifying_notes verifying[VERIFYING_ROUNDS]; /* newest first */
   struct stream_bound stream;
-  struct metric *m_rounds, *m_refused, *m_samples, *m_tokens, *m_unequal;
+  struct metric *m_rounds, *m_refused, *m_samples, *m_tokens, *m_unequal, *m_seconds;
 };
 
 enum rc rounds_create(struct core *c, struct err *err);

@@ -72,12 +72,12 @@ void handle_metrics(struct http_request *r, void *context) {
   show(METRIC_COUNTER, "leasehold_generation_preemptions_total",
        "Samples that lost their KV pages and were computed again.", (double)n.preemptions);
   show(METRIC_COUNTER, "leasehold_generation_activations_total", "Swaps of the active weights.", (double)n.activations);
-  show(METRIC_COUNTER, "leasehold_generation_activation_us_total",
-       "Time that running samples paused for swaps, without what they computed again.", (double)n.pause_us);
-  show(METRIC_COUNTER, "leasehold_generation_recomputed_total",
+  show(METRIC_COUNTER, "leasehold_generation_activation_seconds_total",
+       "Time that running samples paused for swaps, without what they computed again.", (double)n.pause_us / 1e6);
+  show(METRIC_COUNTER, "leasehold_generation_recomputed_positions_total",
        "Positions whose keys and values running samples lost at a swap, and computed again.", (double)n.recomputed);
-  show(METRIC_COUNTER, "leasehold_generation_busy_slot_us_total",
-       "Time spent by slots on leased samples, summed over slots.", (double)n.busy_slot_us);
+  show(METRIC_COUNTER, "leasehold_generation_busy_slot_seconds_total",
+       "Time spent by slots on leased samples, summed over slots.", (double)n.busy_slot_us / 1e6);
   show_activity(s->activity);
   show_steps(n.by_rows);
   show(METRIC_COUNTER, "leasehold_generation_results_posted_total", "Lease results accepted by the coordinator.",
@@ -88,7 +88,7 @@ void handle_metrics(struct http_request *r, void *context) {
   show(METRIC_GAUGE, "leasehold_generation_slots", "Decode slots.", s->options.model.slots);
   show(METRIC_GAUGE, "leasehold_generation_slots_busy", "Decode slots in use.", n.slots_busy);
   show(METRIC_GAUGE, "leasehold_generation_queue_depth", "Samples that wait for a slot.", n.samples_waiting);
-  show(METRIC_GAUGE, "leasehold_generation_kv_pages_total", "Pages of the KV pool.", n.pages_total);
+  show(METRIC_GAUGE, "leasehold_generation_kv_pages", "Pages of the KV pool.", n.pages_total);
   show(METRIC_GAUGE, "leasehold_generation_kv_pages_free", "Free pages of the KV pool.", n.pages_free);
   show(METRIC_GAUGE, "leasehold_generation_leases_held", "Leases held, those being posted included.",
        s->leases ? leases_held(s->leases) : 0);

@@ -14,5 +14,6 @@ void handle_get_weights(struct http_request *r, void *context);    /* GET /v1/we
 void handle_get_model(struct http_request *r, void *context);      /* GET /v1/model */
 void handle_get_model_file(struct http_request *r, void *context); /* GET /v1/model/files/{name} */
 void handle_readyz(struct http_request *r, void *context);         /* GET /readyz */
+void handle_metrics(struct http_request *r, void *context);        /* GET /metrics */
 
 #endif
