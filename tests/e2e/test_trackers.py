@@ -24,7 +24,7 @@ def config(rounds=ROUNDS):
     return made
 
 
-def steps_of(status, naming="eval_"):
+def steps_of(status):
     """Where training and evaluations must stand: (is it an evaluation, step)."""
     return sorted([(False, row["round"] + 1) for row in status["history"]] + [(True, row["round"]) for row in status["evaluations"]])
 
@@ -105,6 +105,7 @@ def test_every_round_is_written_once_whatever_is_killed_and_cut_off(base_model, 
         check_figures(cluster, run, check_whole(tmp_path, run, status), status)
 
 
+@pytest.mark.long
 def test_files_that_were_lost_are_written_again_under_either_naming_and_never_mixed(base_model, tmp_path):
     with Cluster(tmp_path, model=base_model) as cluster:
         cluster.add_server("gen", "--slots", 16)

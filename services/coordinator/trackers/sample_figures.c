@@ -69,7 +69,8 @@ static void means(struct sample_figures *f, const struct sums *t) {
   "SELECT g.round, g.ordinal, x.reward, x.advantage, x.tokens, x.finish, length(g.prompt_ids) / 4 FROM groups g "
 #define SAMPLES_OF \
   "CROSS JOIN samples x ON x.run = g.run AND x.round = g.round AND x.group_ordinal = g.ordinal WHERE g.run = ?1 AND "
-#define SAMPLES_DONE " AND g.purpose = " SQL_PURPOSE_TRAINING " AND x.state = " SQL_SAMPLE_DONE " AND x.reward IS NOT NULL"
+#define SAMPLES_DONE \
+  " AND g.purpose = " SQL_PURPOSE_TRAINING " AND x.state = " SQL_SAMPLE_DONE " AND x.reward IS NOT NULL"
 
 enum rc sample_figures_read(struct store *s, int64_t run, int64_t round, struct sample_figures *out, struct err *err) {
   struct rows q;
@@ -79,8 +80,8 @@ enum rc sample_figures_read(struct store *s, int64_t run, int64_t round, struct 
   *out = (struct sample_figures){NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
   enum rc rc = store_query(s, &q, err,
                            SAMPLE_COLUMNS "INDEXED BY groups_batch " SAMPLES_OF "g.trained_in = ?2" SAMPLES_DONE
-                           " UNION ALL " SAMPLE_COLUMNS SAMPLES_OF "g.round = ?2 AND g.state = ?3" SAMPLES_DONE
-                           " ORDER BY 1, 2",
+                                          " UNION ALL " SAMPLE_COLUMNS SAMPLES_OF
+                                          "g.round = ?2 AND g.state = ?3" SAMPLES_DONE " ORDER BY 1, 2",
                            BINDS(b_int(run), b_int(round), b_int(GROUP_FILTERED)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     if (rows_int(&q, 0) != g.round || rows_int(&q, 1) != g.ordinal) {

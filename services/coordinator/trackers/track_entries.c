@@ -27,7 +27,9 @@ void track_entries_free(struct track_entries *e) {
   e->count = 0;
 }
 
-static enum rc no_memory(struct err *err) { return err_set(err, RC_NO_MEMORY, NULL, "a tracker's entry was refused memory"); }
+static enum rc no_memory(struct err *err) {
+  return err_set(err, RC_NO_MEMORY, NULL, "a tracker's entry was refused memory");
+}
 
 /* Figures that are not finite are left out: trackers know no null. */
 static enum rc figure_add(struct track_entries *out, struct track_entry *e, const struct buf *name, double value,
@@ -74,7 +76,8 @@ static enum rc training_fill(struct store *s, int64_t run, struct track_entry *e
   for (int i = 0; i < track_name_count && rc == RC_OK; i++) {
     const struct track_name *n = &track_names[i];
     const bool sampled = strncmp(n->figure, of_samples, strlen(of_samples)) == 0;
-    const double value = sampled ? sample_figure(&samples, n->figure + strlen(of_samples)) : figure_of(round, n->figure);
+    const double value =
+        sampled ? sample_figure(&samples, n->figure + strlen(of_samples)) : figure_of(round, n->figure);
     buf_clear(&name);
     track_name_write(&name, n, naming);
     rc = figure_add(out, e, &name, value * n->scale, err);
@@ -93,16 +96,17 @@ static enum rc set_figures(struct store *s, int64_t run, int64_t number, const s
   struct rows q;
   struct buf name = BUF_INIT;
   bool row;
-  enum rc rc = store_query(s, &q, err,
-                           "SELECT figure, value FROM evaluation_figures WHERE run = ?1 AND round = ?2 AND number = ?3 AND "
-                           "figure <> 'accuracy' ORDER BY place",
-                           BINDS(b_int(run), b_int(e->round), b_int(number)));
+  enum rc rc =
+      store_query(s, &q, err,
+                  "SELECT figure, value FROM evaluation_figures WHERE run = ?1 AND round = ?2 AND number = ?3 AND "
+                  "figure <> 'accuracy' ORDER BY place",
+                  BINDS(b_int(run), b_int(e->round), b_int(number)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row && e->count < most) {
     const char *figure = rows_text(&q, 0, NULL);
     const bool pass = strncmp(figure, "pass@", 5) == 0;
     buf_clear(&name);
-    track_evaluation_name(&name, names, pass ? TRACK_EVAL_PASS : TRACK_EVAL_MAJORITY, pass ? strtoll(figure + 5, NULL, 10) : 0,
-                          naming);
+    track_evaluation_name(&name, names, pass ? TRACK_EVAL_PASS : TRACK_EVAL_MAJORITY,
+                          pass ? strtoll(figure + 5, NULL, 10) : 0, naming);
     rc = figure_add(out, e, &name, rows_real(&q, 1), err);
   }
   rows_end(&q);
@@ -138,11 +142,13 @@ static enum rc evaluation_fill(struct store *s, int64_t run, struct track_entry 
   const int most = (int)(sets < SETS_MAX ? sets : SETS_MAX) * FIGURES_PER_SET;
   e->figures = arena_alloc(&out->arena, (size_t)most, sizeof *e->figures);
   if (!e->figures) return no_memory(err);
-  rc = store_query(s, &q, err,
-                   "SELECT number, name, problems, samples, accuracy, well_formed, tokens FROM evaluation_sets WHERE run = "
-                   "?1 AND round = ?2 ORDER BY number LIMIT ?3",
-                   BINDS(b_int(run), b_int(e->round), b_int(SETS_MAX)));
-  for (int end = FIGURES_PER_SET; rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row; end += FIGURES_PER_SET) {
+  rc = store_query(
+      s, &q, err,
+      "SELECT number, name, problems, samples, accuracy, well_formed, tokens FROM evaluation_sets WHERE run = "
+      "?1 AND round = ?2 ORDER BY number LIMIT ?3",
+      BINDS(b_int(run), b_int(e->round), b_int(SETS_MAX)));
+  for (int end = FIGURES_PER_SET; rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row;
+       end += FIGURES_PER_SET) {
     const char *set = rows_text(&q, 1, NULL);
     const int64_t problems = rows_int(&q, 2);
     const struct track_evaluation names = {.set = sets > 1 ? set : NULL,
@@ -159,28 +165,32 @@ static enum rc evaluation_fill(struct store *s, int64_t run, struct track_entry 
 
 /* Evaluations of the run's earlier rounds that are not in yet are waited for. */
 static const char NEXT_EVALUATIONS[] =
-    "SELECT e.round, e.at_ms FROM evaluations e WHERE e.run = ?1 AND e.round >= ?2 AND NOT EXISTS (SELECT 1 FROM groups g "
-    "WHERE g.run = ?1 AND g.round < e.round AND g.ordinal >= ?4 AND g.state = " SQL_GROUP_OPEN ") ORDER BY e.round LIMIT ?3";
+    "SELECT e.round, e.at_ms FROM evaluations e WHERE e.run = ?1 AND e.round >= ?2 AND NOT EXISTS (SELECT 1 FROM "
+    "groups g "
+    "WHERE g.run = ?1 AND g.round < e.round AND g.ordinal >= ?4 AND g.state = " SQL_GROUP_OPEN
+    ") ORDER BY e.round LIMIT ?3";
 /* A round's gradient norm and learning rate come when its version is published already, with the answer to its step: finished. */
 static const char NEXT_TRAININGS[] =
-    "SELECT r.round, coalesce(r.published_ms, r.opened_ms) FROM rounds r JOIN runs ON runs.id = r.run WHERE r.run = ?1 AND "
-    "r.round >= ?2 AND r.state = " SQL_ROUND_DONE " AND r.closing = 0 AND objective <> 'evaluate' AND (ended_ms IS NOT NULL "
-    "OR NOT EXISTS (SELECT 1 FROM rounds u WHERE u.run = ?1 AND u.finished = 0 AND u.round <= r.round)) ORDER BY r.round "
+    "SELECT r.round, coalesce(r.published_ms, r.opened_ms) FROM rounds r JOIN runs ON runs.id = r.run WHERE r.run = ?1 "
+    "AND "
+    "r.round >= ?2 AND r.state = " SQL_ROUND_DONE
+    " AND r.closing = 0 AND objective <> 'evaluate' AND (ended_ms IS NOT NULL "
+    "OR NOT EXISTS (SELECT 1 FROM rounds u WHERE u.run = ?1 AND u.finished = 0 AND u.round <= r.round)) ORDER BY "
+    "r.round "
     "LIMIT ?3";
 
-static enum rc next_of(struct store *s, int64_t run, int64_t from, bool evaluation, struct track_entry *items, int *count,
-                       struct err *err) {
+static enum rc next_of(struct store *s, int64_t run, int64_t from, bool evaluation, struct track_entry *items,
+                       int *count, struct err *err) {
   struct rows q;
   bool row;
-  enum rc rc = evaluation ? store_query(s, &q, err, NEXT_EVALUATIONS,
-                                        BINDS(b_int(run), b_int(from), b_int(EACH_MAX), b_int(ORDINAL_EVALUATION_FIRST)))
-                          : store_query(s, &q, err, NEXT_TRAININGS, BINDS(b_int(run), b_int(from), b_int(EACH_MAX)));
+  enum rc rc = evaluation
+                   ? store_query(s, &q, err, NEXT_EVALUATIONS,
+                                 BINDS(b_int(run), b_int(from), b_int(EACH_MAX), b_int(ORDINAL_EVALUATION_FIRST)))
+                   : store_query(s, &q, err, NEXT_TRAININGS, BINDS(b_int(run), b_int(from), b_int(EACH_MAX)));
   for (*count = 0; rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row; ++*count) {
     const int64_t round = rows_int(&q, 0);
-    items[*count] = (struct track_entry){.evaluation = evaluation,
-                                         .round = round,
-                                         .step = evaluation ? round : round + 1,
-                                         .at_ms = rows_int(&q, 1)};
+    items[*count] = (struct track_entry){
+        .evaluation = evaluation, .round = round, .step = evaluation ? round : round + 1, .at_ms = rows_int(&q, 1)};
   }
   rows_end(&q);
   return rc;

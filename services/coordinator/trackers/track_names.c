@@ -60,14 +60,16 @@ void track_name_write(struct buf *out, const struct track_name *n, enum track_na
     return;
   }
   const char *own = strncmp(n->figure, "samples.", 8) == 0 ? n->figure + 8 : n->figure;
+  const size_t len = strlen(own), unit = len > 3 && strcmp(own + len - 3, "_ms") == 0 ? 3 : 0;
   buf_puts(out, "leasehold/");
-  for (const char *c = own; *c; c++) buf_append(out, *c == '.' ? "/" : c, 1);
+  for (size_t i = 0; i < len - unit; i++) buf_append(out, own[i] == '.' ? "/" : own + i, 1);
+  if (unit) buf_puts(out, "_seconds"); /* as its scale makes it */
 }
 
 static const char EVAL_TRL[] = "eval_", EVAL_VERL[] = "val-";
 
-void track_evaluation_name(struct buf *out, const struct track_evaluation *e, enum track_evaluation_figure figure, int64_t k,
-                           enum track_naming naming) {
+void track_evaluation_name(struct buf *out, const struct track_evaluation *e, enum track_evaluation_figure figure,
+                           int64_t k, enum track_naming naming) {
   if (naming == TRACK_VERL) {
     const bool core = figure <= TRACK_EVAL_MAJORITY;
     buf_printf(out, "%s%s/%s/", EVAL_VERL, core ? "core" : "aux", e->set_always);

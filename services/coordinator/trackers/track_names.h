@@ -31,10 +31,16 @@ struct track_evaluation {
   const char *set, *set_always;
   int64_t samples_per_problem;
 };
-enum track_evaluation_figure { TRACK_EVAL_REWARD, TRACK_EVAL_PASS, TRACK_EVAL_MAJORITY, TRACK_EVAL_LENGTH, TRACK_EVAL_FORMED };
+enum track_evaluation_figure {
+  TRACK_EVAL_REWARD,
+  TRACK_EVAL_PASS,
+  TRACK_EVAL_MAJORITY,
+  TRACK_EVAL_LENGTH,
+  TRACK_EVAL_FORMED
+};
 /* k: of TRACK_EVAL_PASS. */
-void track_evaluation_name(struct buf *out, const struct track_evaluation *e, enum track_evaluation_figure figure, int64_t k,
-                           enum track_naming naming);
+void track_evaluation_name(struct buf *out, const struct track_evaluation *e, enum track_evaluation_figure figure,
+                           int64_t k, enum track_naming naming);
 /* Is this the name of an evaluation's figure? */
 bool track_name_evaluates(const char *name, size_t len);
 

@@ -69,7 +69,8 @@ static enum rc run_read(struct trackers *all, struct track *t, struct err *err) 
   }
   rows_end(&q);
   readers_give(all->readers, s);
-  if (rc == RC_OK && (!t->name || !t->config)) rc = err_set(err, RC_NO_MEMORY, NULL, "a tracked run was refused memory");
+  if (rc == RC_OK && (!t->name || !t->config))
+    rc = err_set(err, RC_NO_MEMORY, NULL, "a tracked run was refused memory");
   return rc;
 }
 
@@ -86,8 +87,8 @@ static enum rc check_same_run(const struct track *t, const char *path, const str
   const bool known = member && json_as_int(member, &created_ms);
   json_free(v);
   if (known && created_ms == t->created_ms) return RC_OK;
-  return err_set(err, RC_CONFLICT, NULL, "%s is of another database's run %s; name another --track-dir, or move it away", path,
-                 t->id.text);
+  return err_set(err, RC_CONFLICT, NULL,
+                 "%s is of another database's run %s; name another --track-dir, or move it away", path, t->id.text);
 }
 
 static enum rc run_file_write(const struct track *t, const char *path, struct err *err) {
@@ -148,7 +149,8 @@ static enum rc track_open(struct trackers *all, struct track *t, struct err *err
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Trackio's fragments come first: the lines tell that they are written. */
-static enum rc entries_write(struct trackers *all, struct track *t, const struct track_entries *entries, struct err *err) {
+static enum rc entries_write(struct trackers *all, struct track *t, const struct track_entries *entries,
+                             struct err *err) {
   const struct trackio_run run = {t->id.text, t->name, t->config, t->created_ms};
   enum rc rc = RC_OK;
   if (all->options.trackio[0]) rc = trackio_write(all->options.trackio, &run, entries, &t->jsonl.cursor, err);
@@ -211,7 +213,8 @@ static bool track_look(struct trackers *all, struct track *t) {
     t->failed = false;
     return !ended;
   }
-  if (!t->failed) log_warn("tracking run %s: %s; it is tried again every %d s", t->id.text, err.message, RETRY_MS / 1000);
+  if (!t->failed)
+    log_warn("tracking run %s: %s; it is tried again every %d s", t->id.text, err.message, RETRY_MS / 1000);
   metric_add(all->m_failures, 1);
   t->failed = true;
   t->retry_ms = now_ms + RETRY_MS;
@@ -226,7 +229,8 @@ static enum rc track_add(struct trackers *all, int64_t run, struct err *err) {
     all->tracks = tracks;
     all->room = room;
   }
-  all->tracks[all->count++] = (struct track){.run = run, .jsonl = JSONL_NONE, .tensorboard = TENSORBOARD_NONE, .id = id_run(run)};
+  all->tracks[all->count++] =
+      (struct track){.run = run, .jsonl = JSONL_NONE, .tensorboard = TENSORBOARD_NONE, .id = id_run(run)};
   all->newest = run;
   return RC_OK;
 }
@@ -240,7 +244,8 @@ static enum rc find_new(struct trackers *all, int *found, struct err *err) {
   if (rc != RC_OK) return rc;
   rc = store_query(s, &q, err, "SELECT id FROM runs WHERE id > ?1 ORDER BY id LIMIT ?2",
                    BINDS(b_int(all->newest), b_int(RUNS_AT_ONCE)));
-  for (; rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row; ++*found) rc = track_add(all, rows_int(&q, 0), err);
+  for (; rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row; ++*found)
+    rc = track_add(all, rows_int(&q, 0), err);
   rows_end(&q);
   readers_give(all->readers, s);
   return rc;
@@ -280,7 +285,8 @@ enum rc trackers_start(struct trackers **out, struct readers *readers, const str
   *out = NULL;
   enum rc rc = track_naming_parse(&naming, options->names, err);
   if (rc == RC_OK && options->trackio[0] && !options->folder[0])
-    rc = err_set(err, RC_INVALID, "trackio-dir", "--trackio-dir needs --track-dir, which tells what Trackio has been given");
+    rc = err_set(err, RC_INVALID, "trackio-dir",
+                 "--trackio-dir needs --track-dir, which tells what Trackio has been given");
   if (rc != RC_OK || !options->folder[0]) return rc;
   if ((rc = file_make_dirs(options->folder, err)) != RC_OK) return rc;
   struct trackers *t = calloc(1, sizeof *t);

@@ -38,18 +38,20 @@ static double real_or_nan(const struct rows *q, bool row, int column) {
 static enum rc progress(struct store *s, struct err *err) {
   struct rows q;
   bool row = false;
-  enum rc rc = store_query(s, &q, err,
-                           "SELECT max(started_ms, coalesce((SELECT max(published_ms) FROM rounds WHERE run = runs.id), 0)) / "
-                           "1000.0, (SELECT count(*) FROM rounds WHERE run = runs.id AND state = " SQL_ROUND_DONE
-                           " AND closing = 0), (SELECT count(*) FROM rounds WHERE run = runs.id AND state = " SQL_ROUND_DONE
-                           " AND exact = 0), rounds, waiting_for IS NOT NULL FROM runs WHERE id = (SELECT max(run) FROM rounds)",
-                           NO_BINDS);
+  enum rc rc =
+      store_query(s, &q, err,
+                  "SELECT max(started_ms, coalesce((SELECT max(published_ms) FROM rounds WHERE run = runs.id), 0)) / "
+                  "1000.0, (SELECT count(*) FROM rounds WHERE run = runs.id AND state = " SQL_ROUND_DONE
+                  " AND closing = 0), (SELECT count(*) FROM rounds WHERE run = runs.id AND state = " SQL_ROUND_DONE
+                  " AND exact = 0), rounds, waiting_for IS NOT NULL FROM runs WHERE id = (SELECT max(run) FROM rounds)",
+                  NO_BINDS);
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   row = rc == RC_OK && row;
   gauge("leasehold_run_progress_timestamp_seconds", "The newest run: when it began, or published its newest version.",
         real_or_nan(&q, row, 0));
   gauge("leasehold_run_rounds_done", "The newest run: rounds done.", real_or_nan(&q, row, 1));
-  gauge("leasehold_run_rounds_inexact", "The newest run: of these, rounds that are not exact.", real_or_nan(&q, row, 2));
+  gauge("leasehold_run_rounds_inexact", "The newest run: of these, rounds that are not exact.",
+        real_or_nan(&q, row, 2));
   gauge("leasehold_run_rounds_planned", "The newest run: rounds that it was asked for.", real_or_nan(&q, row, 3));
   gauge("leasehold_run_waiting", "The newest run: 1 while it waits for a trainer or a disk.", real_or_nan(&q, row, 4));
   rows_end(&q);
@@ -69,13 +71,15 @@ static enum rc newest_round(struct store *s, struct err *err) {
   row = rc == RC_OK && row;
   const double tokens = real_or_nan(&q, row, 3);
   gauge("leasehold_round_reward_mean", "Newest done round: mean reward.", real_or_nan(&q, row, 0));
-  gauge("leasehold_round_completion_tokens_mean", "Newest done round: mean length of a completion.", real_or_nan(&q, row, 1));
+  gauge("leasehold_round_completion_tokens_mean", "Newest done round: mean length of a completion.",
+        real_or_nan(&q, row, 1));
   gauge("leasehold_round_entropy_nats", "Newest done round: mean entropy of the trained tokens.",
         ratio_of(real_or_nan(&q, row, 2), tokens));
   gauge("leasehold_round_loss", "Newest done round: loss.", ratio_of(real_or_nan(&q, row, 6), real_or_nan(&q, row, 7)));
   gauge("leasehold_round_kl_reference", "Newest done round: KL(policy || reference) by the run's estimator.",
         ratio_of(real_or_nan(&q, row, 8), tokens));
-  gauge("leasehold_round_grad_norm", "Newest done round: norm of the gradient before it was clipped.", real_or_nan(&q, row, 4));
+  gauge("leasehold_round_grad_norm", "Newest done round: norm of the gradient before it was clipped.",
+        real_or_nan(&q, row, 4));
   gauge("leasehold_round_learning_rate", "Newest done round: learning rate of its step.", real_or_nan(&q, row, 5));
   gauge("leasehold_round_groups_trained", "Newest done round: groups that were trained on.", real_or_nan(&q, row, 9));
   gauge("leasehold_round_groups_filtered", "Newest done round: groups that were left out.", real_or_nan(&q, row, 10));

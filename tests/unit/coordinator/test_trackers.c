@@ -42,11 +42,15 @@ static int setup(void **state) {
   if (store_open(&l.store, ":memory:", false, NULL) != RC_OK || migrations_apply(l.store, NULL) != RC_OK) return 1;
   if (readers_create_of_one(&l.readers, l.store, NULL) != RC_OK) return 1;
   sql(&l,
-      "INSERT INTO runs (id, name, state, mode, objective, config, config_hash, rounds, seed, created_ms) VALUES (1, 'x', 2, 1, "
+      "INSERT INTO runs (id, name, state, mode, objective, config, config_hash, rounds, seed, created_ms) VALUES (1, "
+      "'x', 2, 1, "
       "'grpo', '{}', x'00', 100, '1', 0);"
-      "INSERT INTO versions (run, version, state, digest, published, step, created_ms) VALUES (1, 0, 1, x'00', 1, '', 0);"
-      "INSERT INTO rounds (run, round, state, version, opened_ms, published_ms, groups_open, reward_mean, grad_norm, finished) "
-      "VALUES (1, 0, 4, 0, 500, 1500, 0, 0.25, 2.0, 1), (1, 1, 4, 0, 1500, 2500, 0, 0.5, 3.0, 1), (1, 2, 4, 0, 2500, 3500, 0, "
+      "INSERT INTO versions (run, version, state, digest, published, step, created_ms) VALUES (1, 0, 1, x'00', 1, '', "
+      "0);"
+      "INSERT INTO rounds (run, round, state, version, opened_ms, published_ms, groups_open, reward_mean, grad_norm, "
+      "finished) "
+      "VALUES (1, 0, 4, 0, 500, 1500, 0, 0.25, 2.0, 1), (1, 1, 4, 0, 1500, 2500, 0, 0.5, 3.0, 1), (1, 2, 4, 0, 2500, "
+      "3500, 0, "
       "0.75, NULL, 0), (1, 3, 1, 0, 3500, NULL, 1, NULL, NULL, 0)");
   *state = &l;
   return 0;
@@ -59,7 +63,8 @@ static int teardown(void **state) {
   return file_remove_tree(l->folder, NULL) == RC_OK ? 0 : 1;
 }
 
-static struct track_entries entries_from(const struct ledger *l, int64_t training, int64_t evaluation, enum track_naming naming) {
+static struct track_entries entries_from(const struct ledger *l, int64_t training, int64_t evaluation,
+                                         enum track_naming naming) {
   struct track_entries e;
   struct err err = {0};
   must(track_entries_read(l->readers, RUN, &(struct track_cursor){training, evaluation}, naming, &e, &err), &err);
@@ -85,7 +90,8 @@ static void test_a_round_is_an_entry_once_its_step_was_answered(void **state) {
     assert_int_equal(e.items[i].at_ms, 1500 + 1000 * i);
     assert_true(value_of(&e.items[i], "reward") == 0.25 + 0.25 * i && value_of(&e.items[i], "grad_norm") == 2 + i);
     assert_true(value_of(&e.items[i], "step_time") == 1);
-    assert_true(isnan(value_of(&e.items[i], "kl")) && isnan(value_of(&e.items[i], "reward_std"))); /* not measured: left out */
+    assert_true(isnan(value_of(&e.items[i], "kl")) &&
+                isnan(value_of(&e.items[i], "reward_std"))); /* not measured: left out */
   }
   track_entries_free(&e);
   e = entries_from(l, 2, 0, TRACK_TRL);
@@ -109,19 +115,24 @@ static void test_a_later_round_waits_for_an_earlier_ones_answer(void **state) {
 static void test_evaluations_come_in_order_and_without_training_alone(void **state) {
   struct ledger *l = *state;
   sql(l,
-      "INSERT INTO evaluations (run, round, version, problems, samples, accuracy, well_formed, at_ms) VALUES (1, 1, 1, 4, 8, "
+      "INSERT INTO evaluations (run, round, version, problems, samples, accuracy, well_formed, at_ms) VALUES (1, 1, 1, "
+      "4, 8, "
       "0.5, 1, 1600), (1, 0, 0, 4, 8, 0.5, 1, 600);"
-      "INSERT INTO evaluation_sets (run, round, number, name, problems, samples, accuracy, well_formed, tokens) VALUES (1, 1, "
+      "INSERT INTO evaluation_sets (run, round, number, name, problems, samples, accuracy, well_formed, tokens) VALUES "
+      "(1, 1, "
       "0, 'gsm', 4, 8, 0.5, 1, 12), (1, 0, 0, 'gsm', 4, 8, 0.25, 1, 12), (1, 0, 1, 'aime', 4, 16, 0.125, 1, 12);"
-      "INSERT INTO evaluation_figures (run, round, number, place, figure, value) VALUES (1, 0, 1, 0, 'accuracy', 0.125), (1, 0, "
+      "INSERT INTO evaluation_figures (run, round, number, place, figure, value) VALUES (1, 0, 1, 0, 'accuracy', "
+      "0.125), (1, 0, "
       "1, 1, 'pass@4', 0.375), (1, 0, 1, 2, 'majority', 0.0625);"
-      "INSERT INTO groups (run, round, ordinal, state, purpose, dataset_index, sample_count, samples_open, prompt_ids, prompt, "
+      "INSERT INTO groups (run, round, ordinal, state, purpose, dataset_index, sample_count, samples_open, prompt_ids, "
+      "prompt, "
       "answer, extra) VALUES (1, 0, 9000, 0, 1, 0, 2, 1, x'', '', '', '')");
   struct track_entries e = entries_from(l, 0, 0, TRACK_TRL);
   assert_int_equal(e.count, 3); /* round 1's evaluation waits for the group of round 0's */
   assert_true(e.items[0].evaluation && e.items[0].step == 0 && e.items[0].at_ms == 600);
   assert_true(value_of(&e.items[0], "eval_gsm_reward") == 0.25 && value_of(&e.items[0], "eval_aime_reward") == 0.125);
-  assert_true(value_of(&e.items[0], "eval_aime_pass@4") == 0.375 && value_of(&e.items[0], "eval_aime_majority") == 0.0625);
+  assert_true(value_of(&e.items[0], "eval_aime_pass@4") == 0.375 &&
+              value_of(&e.items[0], "eval_aime_majority") == 0.0625);
   assert_true(!e.items[1].evaluation && e.items[1].round == 0 && e.items[2].round == 1);
   track_entries_free(&e);
   sql(l, "UPDATE groups SET state = 6; UPDATE runs SET objective = 'evaluate'");
@@ -129,6 +140,27 @@ static void test_evaluations_come_in_order_and_without_training_alone(void **sta
   assert_int_equal(e.count, 1);
   assert_true(e.items[0].step == 1 && value_of(&e.items[0], "val-core/gsm/reward/mean@2") == 0.5);
   track_entries_free(&e);
+}
+
+static void test_figures_without_a_name_of_theirs_have_ours(void **state) {
+  (void)state;
+  static const struct track_name lag = {"lag.mean", NULL, "x", 1}, time = {"train_ms", NULL, "x", 0.001},
+                                 sample = {"samples.cut_share", NULL, "x", 1};
+  struct buf out = BUF_INIT;
+  track_name_write(&out, &lag, TRACK_TRL);
+  buf_puts(&out, " ");
+  track_name_write(&out, &time, TRACK_TRL);
+  buf_puts(&out, " ");
+  track_name_write(&out, &sample, TRACK_TRL);
+  buf_puts(&out, " ");
+  track_name_write(&out, &time, TRACK_VERL);
+  assert_string_equal(out.data, "leasehold/lag/mean leasehold/train_seconds leasehold/cut_share x");
+  buf_free(&out);
+  for (int i = 0; i < track_name_count; i++) {
+    const size_t len = strlen(track_names[i].figure);
+    const bool in_ms = len > 3 && strcmp(track_names[i].figure + len - 3, "_ms") == 0;
+    assert_true(track_names[i].scale == (in_ms ? 0.001 : 1));
+  }
 }
 
 static void test_no_two_figures_have_one_name(void **state) {
@@ -156,13 +188,14 @@ static void test_statistics_are_of_the_groups_that_were_trained_on_or_filtered(v
   struct sample_figures f;
   struct err err = {0};
   sql(l,
-      "INSERT INTO groups (run, round, ordinal, state, purpose, trained_in, batch, dataset_index, sample_count, samples_open, "
+      "INSERT INTO groups (run, round, ordinal, state, purpose, trained_in, batch, dataset_index, sample_count, "
+      "samples_open, "
       "prompt_ids, prompt, answer, extra) VALUES "
-      "(1, 0, 0, 3, 0, 1, 0, 0, 2, 0, x'0102030405060708', '', '', ''),"    /* round 1's step took a group of round 0 */
+      "(1, 0, 0, 3, 0, 1, 0, 0, 2, 0, x'0102030405060708', '', '', '')," /* round 1's step took a group of round 0 */
       "(1, 1, 0, 3, 0, 1, 0, 0, 2, 0, x'01020304', '', '', ''),"
-      "(1, 1, 1, 4, 0, NULL, NULL, 0, 2, 0, x'01020304', '', '', ''),"      /* filtered */
-      "(1, 1, 2, 3, 0, 2, 0, 0, 2, 0, x'01020304', '', '', ''),"            /* a later step took it */
-      "(1, 1, 9000, 6, 1, NULL, NULL, 0, 2, 0, x'01020304', '', '', '');"   /* evaluated */
+      "(1, 1, 1, 4, 0, NULL, NULL, 0, 2, 0, x'01020304', '', '', ''),"    /* filtered */
+      "(1, 1, 2, 3, 0, 2, 0, 0, 2, 0, x'01020304', '', '', ''),"          /* a later step took it */
+      "(1, 1, 9000, 6, 1, NULL, NULL, 0, 2, 0, x'01020304', '', '', '');" /* evaluated */
       "INSERT INTO samples (run, round, group_ordinal, sample, state, tokens, finish, reward, advantage) VALUES "
       "(1, 0, 0, 0, 2, 10, 0, 1, 0.5), (1, 0, 0, 1, 2, 20, 0, 0, -0.5),"
       "(1, 1, 0, 0, 2, 30, 1, 4, 1.5), (1, 1, 0, 1, 2, 30, 0, 1, -1.5),"
@@ -183,12 +216,18 @@ static void test_statistics_are_of_the_groups_that_were_trained_on_or_filtered(v
 /* ---- files ---- */
 
 enum { ENTRIES = 4 };
-static const struct track_figure training[] = {{"reward", 0.5}, {"entropy", 1.25}}, evaluated[] = {{"eval_reward", 0.75}};
+static const struct track_figure training[] = {{"reward", 0.5}, {"entropy", 1.25}},
+                                 evaluated[] = {{"eval_reward", 0.75}};
 static const struct track_entry written[ENTRIES] = {
     {.evaluation = true, .round = 0, .step = 0, .at_ms = 1000, .figures = (struct track_figure *)evaluated, .count = 1},
     {.round = 0, .step = 1, .at_ms = 1250, .figures = (struct track_figure *)training, .count = 2},
     {.round = 1, .step = 2, .at_ms = 2000, .figures = (struct track_figure *)training, .count = 2},
-    {.evaluation = true, .round = 200, .step = 200, .at_ms = 3000, .figures = (struct track_figure *)evaluated, .count = 1}};
+    {.evaluation = true,
+     .round = 200,
+     .step = 200,
+     .at_ms = 3000,
+     .figures = (struct track_figure *)evaluated,
+     .count = 1}};
 
 /* Opens the file as a coordinator does that comes back, writes all entries, and closes it. */
 static void write_all(bool lines, const char *path, int entries) {
@@ -236,7 +275,8 @@ static void test_a_file_that_was_cut_at_any_byte_is_continued_to_the_same_bytes(
         write_all(lines, path, ENTRIES);
         again = content(path);
         if (again.len != whole.len || memcmp(again.data, whole.data, whole.len) != 0)
-          fail_msg("%s, cut at byte %zu of %zu, %zu zeroes: it ends otherwise", lines ? "lines" : "events", cut, whole.len, zeroes);
+          fail_msg("%s, cut at byte %zu of %zu, %zu zeroes: it ends otherwise", lines ? "lines" : "events", cut,
+                   whole.len, zeroes);
         buf_free(&again);
       }
     }
@@ -256,7 +296,8 @@ static void test_a_full_disk_leaves_no_half_record(void **state) {
   struct buf whole = content(path);
   assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
   signal(SIGXFSZ, SIG_IGN);
-  assert_int_equal(setrlimit(RLIMIT_FSIZE, &(struct rlimit){whole.len + 9, before.rlim_max}), 0); /* room for 9 bytes of a line */
+  assert_int_equal(setrlimit(RLIMIT_FSIZE, &(struct rlimit){whole.len + 9, before.rlim_max}),
+                   0); /* room for 9 bytes of a line */
   const enum rc rc = jsonl_append(&j, "r1", &written[1], &err);
   assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
   assert_int_equal(rc, RC_IO);
@@ -299,11 +340,14 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_a_later_round_waits_for_an_earlier_ones_answer, setup, teardown),
       cmocka_unit_test_setup_teardown(test_evaluations_come_in_order_and_without_training_alone, setup, teardown),
       cmocka_unit_test(test_no_two_figures_have_one_name),
-      cmocka_unit_test_setup_teardown(test_statistics_are_of_the_groups_that_were_trained_on_or_filtered, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_a_file_that_was_cut_at_any_byte_is_continued_to_the_same_bytes, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_a_full_disk_leaves_no_half_record, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_a_fragment_has_the_entries_that_are_wanted_under_ids_that_never_change, setup,
+      cmocka_unit_test(test_figures_without_a_name_of_theirs_have_ours),
+      cmocka_unit_test_setup_teardown(test_statistics_are_of_the_groups_that_were_trained_on_or_filtered, setup,
                                       teardown),
+      cmocka_unit_test_setup_teardown(test_a_file_that_was_cut_at_any_byte_is_continued_to_the_same_bytes, setup,
+                                      teardown),
+      cmocka_unit_test_setup_teardown(test_a_full_disk_leaves_no_half_record, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_a_fragment_has_the_entries_that_are_wanted_under_ids_that_never_change,
+                                      setup, teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
