@@ -36,6 +36,7 @@ SRC_amx         := $(filter %_amx.c,$(SRC_kernels)) common/model/cpu/isa/kernel_
 SRC_coordinator := $(filter-out %/main.c,$(wildcard services/coordinator/*.c services/coordinator/*/*.c))
 SRC_generation-server := $(filter-out %/main.c,$(wildcard services/generation-server/*.c services/generation-server/*/*.c))
 SRC_trainer-server := $(filter-out %/main.c,$(wildcard services/trainer-server/*.c services/trainer-server/*/*.c))
+SRC_cli         := $(filter-out %/main.c,$(wildcard services/cli/*/*.c))
 SRC_rollout-agent := $(filter-out %/main.c,$(wildcard services/rollout-agent/*.c services/rollout-agent/*/*.c))
 
 # Modules that a module links, nearest first.
@@ -52,8 +53,9 @@ DEP_coordinator := client http wire model template safetensors json base
 DEP_generation-server := client http wire model template comm safetensors json base
 DEP_trainer-server := client http wire model template comm safetensors json base
 DEP_rollout-agent := client http wire safetensors json base
+DEP_cli         := http wire safetensors json base
 
-MODULES  := base json safetensors wire http client comm template model coordinator generation-server trainer-server rollout-agent
+MODULES  := base json safetensors wire http client comm template model coordinator generation-server trainer-server rollout-agent cli
 SERVICES := coordinator generation-server trainer-server rollout-agent
 ISAS     := v2 v3 v4 v4_bf16 amx
 ISA_v2   := -march=x86-64-v2
@@ -99,7 +101,7 @@ MPI_PACKAGES := libopenmpi-dev openmpi-bin
 LINT_PACKAGES := shellcheck
 
 .PHONY: all
-all: $(foreach s,$(SERVICES),$(BUILD)/bin/$(s)) ## build the four services, in build/bin
+all: $(foreach s,$(SERVICES) leasehold,$(BUILD)/bin/$(s)) ## build the four services and the command line, in build/bin
 
 $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(@D)
@@ -147,6 +149,10 @@ $(BUILD)/bin/$(1): $(call OBJ,services/$(1)/main.c) $(OBJ_fabric_$(1)) $(call LI
 	$(CC) $(ALL_CFLAGS) $$^ -o $$@ $(call LINK_SYS,$(1)) $(LIB_fabric_$(1)) $(LDLIBS)
 endef
 $(foreach s,$(SERVICES),$(eval $(call SERVICE_RULE,$(s))))
+
+$(BUILD)/bin/leasehold: $(call OBJ,services/cli/main.c) $(call LINK_LIBS,cli)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,cli) $(LDLIBS)
 
 # --- what mpirun starts, the trainer over several processes and servers beside them: the same objects, other mains, and the users of MPI --------
 OBJ_mpi := $(call OBJ,common/comm/comm_mpi.c common/comm/fabric_mpi.c common/comm/mpi_world.c)
@@ -499,7 +505,7 @@ tsan: ## unit and end-to-end tests under the thread sanitizer
 	@$(SAN_E2E) "$(SAN_RUNS)"
 
 PREFIX ?= /usr/local
-INSTALLED = $(foreach s,$(SERVICES),$(BUILD)/bin/$(s)) $(wildcard $(BUILD)/bin/*-mpi)
+INSTALLED = $(foreach s,$(SERVICES) leasehold,$(BUILD)/bin/$(s)) $(wildcard $(BUILD)/bin/*-mpi)
 install: all ## copy the programs, those for mpirun if `make mpi` has built them, their manual pages and systemd units to DESTDIR/PREFIX
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man8 $(DESTDIR)$(PREFIX)/lib/systemd/system
 	install -m 755 $(INSTALLED) $(DESTDIR)$(PREFIX)/bin

@@ -7,7 +7,7 @@ import pytest
 
 from harness import BIN, ROOT
 
-PROGRAMS = ("coordinator", "generation-server", "rollout-agent", "trainer-server")
+PROGRAMS = ("coordinator", "generation-server", "leasehold", "rollout-agent", "trainer-server")
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,144 @@
+/* run start, list, show, pause, resume, stop, compare. */
+#include "services/cli/commands/run.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "common/base/file.h"
+#include "common/base/limits.h"
+#include "services/cli/commands/show.h"
+#include "services/cli/commands/watch.h"
+
+/* ---- start ---- */
+
+static enum rc config_read(const char *file, struct buf *out, struct err *err) {
+  return file_read(out, strcmp(file, "-") == 0 ? "/dev/stdin" : file, LIMIT_BODY_BYTES, err);
+}
+
+enum rc run_start(struct session *s, int *status, struct err *err) {
+  struct buf body = BUF_INIT;
+  struct json *answer = NULL;
+  enum rc rc = config_read(s->words[0], &body, err);
+  if (rc == RC_OK) rc = session_post(s, "/v1/runs", NULL, NULL, &body, s->words[0], &answer, err);
+  buf_free(&body);
+  if (rc != RC_OK) return rc;
+  const char *id = show_word(answer, "id", "");
+  if (!s->json || s->watch) printf("%s\n", id);
+  fflush(stdout);
+  if (s->watch) {
+    s->words = &id;
+    rc = run_watch(s, status, err);
+  }
+  json_free(answer);
+  return rc;
+}
+
+/* ---- list and show ---- */
+
+static void print_trouble(const struct json *run) {
+  const char *error = show_word(run, "error", NULL), *waiting = show_word(run, "waiting_for", NULL);
+  if (error) {
+    printf("  error: ");
+    show_text(stdout, error, strlen(error));
+    printf("\n");
+  }
+  if (waiting) {
+    printf("  waiting for: ");
+    show_text(stdout, waiting, strlen(waiting));
+    printf("\n");
+  }
+}
+
+static void print_head(const struct json *run) {
+  const char *name = show_word(run, "name", "");
+  printf("%-6s %-10s round %4s of %-6s reward %-8s %s  ", show_word(run, "id", ""), show_word(run, "state", ""),
+         show_figure(show_number(run, "round"), 0).text, show_figure(show_number(run, "rounds"), 0).text,
+         show_figure(show_number(run, "reward_mean"), 4).text, show_word(run, "mode", ""));
+  show_text(stdout, name, strlen(name));
+  printf("\n");
+  print_trouble(run);
+}
+
+enum rc run_list(struct session *s, int *status, struct err *err) {
+  struct json *answer = NULL;
+  const enum rc rc = session_get(s, "/v1/runs", NULL, NULL, &answer, err);
+  const struct json *runs = show_at(answer, "runs");
+  *status = EXIT_DONE;
+  for (size_t i = 0; !s->json && i < json_length(runs); i++) print_head(json_at(runs, i));
+  json_free(answer);
+  return rc;
+}
+
+static void print_evaluation(const struct json *e) {
+  printf("  evaluated at version %s: %s (%s problems)\n", show_figure(show_number(e, "version"), 0).text,
+         show_figure(show_number(e, "accuracy"), 4).text, show_figure(show_number(e, "problems"), 0).text);
+}
+
+enum rc run_show(struct session *s, int *status, struct err *err) {
+  struct json *run = NULL;
+  const enum rc rc = session_get(s, "/v1/runs/", s->words[0], NULL, &run, err);
+  *status = EXIT_DONE;
+  if (rc == RC_OK && !s->json) {
+    const struct json *evaluations = show_at(run, "evaluations");
+    print_head(run);
+    printf("  version %s, weights %.12s\n", show_figure(show_number(run, "version"), 0).text,
+           show_word(run, "weights_digest", "-"));
+    printf("  %s tokens sampled, %s trained on, %s tokens a second\n",
+           show_figure(show_number(run, "totals.sampled_tokens"), 0).text,
+           show_figure(show_number(run, "totals.trained_tokens"), 0).text,
+           show_figure(show_number(run, "totals.tokens_per_second"), 0).text);
+    printf("  so far %s", show_duration(show_number(run, "totals.rl_wall_ms")).text);
+    if (show_number(run, "eta_ms") > 0) printf(", left about %s", show_duration(show_number(run, "eta_ms")).text);
+    printf("\n");
+    printf("  the trainer waited %s of its time, slots were empty %s of theirs\n",
+           show_figure(show_number(run, "totals.trainer_waiting_ratio"), 3).text,
+           show_figure(show_number(run, "totals.generation_idle_ratio"), 3).text);
+    if (json_length(evaluations)) print_evaluation(json_at(evaluations, json_length(evaluations) - 1));
+  }
+  json_free(run);
+  return rc;
+}
+
+/* ---- control ---- */
+
+static enum rc control(struct session *s, const char *tail, int *status, struct err *err) {
+  struct json *answer = NULL;
+  const enum rc rc = session_post(s, "/v1/runs/", s->words[0], tail, NULL, NULL, &answer, err);
+  *status = EXIT_DONE;
+  if (rc == RC_OK && !s->json) printf("%s %s\n", s->words[0], show_word(answer, "state", ""));
+  json_free(answer);
+  return rc;
+}
+
+enum rc run_pause(struct session *s, int *status, struct err *err) { return control(s, "/pause", status, err); }
+enum rc run_resume(struct session *s, int *status, struct err *err) { return control(s, "/resume", status, err); }
+enum rc run_stop(struct session *s, int *status, struct err *err) { return control(s, "/stop", status, err); }
+
+/* ---- compare ---- */
+
+enum rc run_compare(struct session *s, int *status, struct err *err) {
+  struct json *answer = NULL;
+  struct buf query = BUF_INIT;
+  buf_puts(&query, "?a=");
+  http_url_escape(&query, s->words[0]);
+  buf_puts(&query, "&b=");
+  http_url_escape(&query, s->words[1]);
+  enum rc rc = buf_check(&query, err);
+  if (rc == RC_OK) rc = session_get(s, "/v1/compare", NULL, query.data, &answer, err);
+  buf_free(&query);
+  *status = EXIT_DONE;
+  if (rc == RC_OK && !s->json) {
+    const double low = show_number(answer, "low"), high = show_number(answer, "high");
+    printf("%s: %s   %s: %s   over %s problems of both\n", s->words[0],
+           show_figure(show_number(answer, "a.value"), 4).text, s->words[1],
+           show_figure(show_number(answer, "b.value"), 4).text, show_figure(show_number(answer, "problems"), 0).text);
+    printf("difference %s, 95 of 100 lie between %s and %s, p = %s: %s\n",
+           show_figure(show_number(answer, "difference"), 4).text, show_figure(low, 4).text, show_figure(high, 4).text,
+           show_figure(show_number(answer, "p_value"), 4).text,
+           low > 0    ? "the second is better"
+           : high < 0 ? "the first is better"
+                      : "neither is better");
+  }
+  json_free(answer);
+  return rc;
+}

@@ -1,0 +1,109 @@
+/* Calls the coordinator, and prints calls and answers as asked. */
+#include "services/cli/commands/session.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/limits.h"
+
+enum { CALL_MS = 60000, ANSWER_BYTES_MAX = 128 << 20 };
+
+enum rc session_open(struct session *s, struct err *err) {
+  const size_t len = strlen(s->coordinator);
+  if (strncmp(s->coordinator, "http://", 7) != 0 || len == 7)
+    return err_set(err, RC_INVALID, "coordinator", "--coordinator: expected http://host:port, got \"%s\"",
+                   s->coordinator);
+  return http_client_create(&s->http, s->token, NULL, err);
+}
+
+void session_close(struct session *s) { http_client_destroy(s->http); }
+
+/* In single quotes, for a shell. */
+static void print_quoted(const char *text) {
+  fputc('\'', stderr);
+  for (; *text; text++) {
+    if (*text == '\'')
+      fputs("'\\''", stderr);
+    else
+      fputc(*text, stderr);
+  }
+  fputc('\'', stderr);
+}
+
+static void print_curl(const struct session *s, const char *method, const char *url, const char *file) {
+  if (!s->verbose) return;
+  fprintf(stderr, "curl -sS");
+  if (strcmp(method, "GET") != 0) fprintf(stderr, " -X %s", method);
+  if (s->token[0]) fprintf(stderr, " -H \"Authorization: Bearer $LEASEHOLD_AUTH_TOKEN\"");
+  if (file) {
+    fprintf(stderr, " -H 'Content-Type: application/json' --data-binary ");
+    char data[LIMIT_PATH_MAX + 2];
+    snprintf(data, sizeof data, "@%s", file);
+    print_quoted(data);
+  }
+  fputc(' ', stderr);
+  print_quoted(url);
+  fputc('\n', stderr);
+}
+
+static enum rc exchange(struct session *s, const char *method, const char *path, const char *segment, const char *tail,
+                        const struct buf *body, const char *file, struct http_answer *answer, struct err *err) {
+  struct buf url = BUF_INIT;
+  const size_t len = strlen(s->coordinator);
+  buf_append(&url, s->coordinator, s->coordinator[len - 1] == '/' ? len - 1 : len);
+  buf_puts(&url, path);
+  if (segment) http_url_escape(&url, segment);
+  if (tail) buf_puts(&url, tail);
+  enum rc rc = buf_check(&url, err);
+  if (rc == RC_OK) {
+    print_curl(s, method, url.data, file);
+    const struct http_call call = {.method = method,
+                                   .url = url.data,
+                                   .body = body ? body->data : NULL,
+                                   .body_len = body ? body->len : 0,
+                                   .deadline_ms = CALL_MS,
+                                   .response_bytes_max = ANSWER_BYTES_MAX};
+    rc = http_client_call(s->http, &call, answer, err);
+    if (rc != RC_OK) err_in_file(err, s->coordinator);
+  }
+  buf_free(&url);
+  return rc;
+}
+
+static enum rc json_of(struct session *s, enum rc rc, struct http_answer *answer, struct json **out, struct err *err) {
+  *out = NULL;
+  if (rc != RC_OK) return rc;
+  if (answer->status >= 400) {
+    rc = http_answer_error(answer, "the coordinator", err);
+    if (rc == RC_UNAVAILABLE || rc == RC_TIMEOUT) rc = RC_CONFLICT; /* it has answered */
+  } else {
+    rc = json_parse(out, answer->body.data ? answer->body.data : "", answer->body.len, ANSWER_BYTES_MAX, err);
+    if (rc == RC_OK && s->json && !s->watch) printf("%s\n", answer->body.data);
+  }
+  http_answer_free(answer);
+  return rc;
+}
+
+enum rc session_get(struct session *s, const char *path, const char *segment, const char *tail, struct json **out,
+                    struct err *err) {
+  struct http_answer answer = {0};
+  const enum rc rc = exchange(s, "GET", path, segment, tail, NULL, NULL, &answer, err);
+  return json_of(s, rc, &answer, out, err);
+}
+
+enum rc session_post(struct session *s, const char *path, const char *segment, const char *tail, const struct buf *body,
+                     const char *file, struct json **out, struct err *err) {
+  struct http_answer answer = {0};
+  const enum rc rc = exchange(s, "POST", path, segment, tail, body, file, &answer, err);
+  return json_of(s, rc, &answer, out, err);
+}
+
+enum rc session_get_text(struct session *s, const char *path, struct buf *out, int *status, struct err *err) {
+  struct http_answer answer = {0};
+  const enum rc rc = exchange(s, "GET", path, NULL, NULL, NULL, NULL, &answer, err);
+  if (rc != RC_OK) return rc;
+  buf_append(out, answer.body.data, answer.body.len);
+  *status = answer.status;
+  http_answer_free(&answer);
+  return buf_check(out, err);
+}

@@ -1,0 +1,34 @@
+/* One use of the command line: its flags, its connection, and the calls that it makes.
+ *
+ * One thread.  session_get and its like give the parsed answer, freed by the caller; an answer from 400 on is an error with the
+ * coordinator's own sentence.  RC_UNAVAILABLE and RC_TIMEOUT: nobody answered. */
+#ifndef LEASEHOLD_CLI_COMMANDS_SESSION_H
+#define LEASEHOLD_CLI_COMMANDS_SESSION_H
+
+#include "common/http/client.h"
+#include "common/json/json.h"
+
+/* Exit statuses. */
+enum { EXIT_DONE, EXIT_REFUSED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_WAITS };
+
+struct session {
+  const char *coordinator, *token;
+  bool verbose, json, watch;
+  int64_t round, limit, timeout_s;
+  const char *const *words; /* behind the command's name */
+  int word_count;
+  struct http_client *http;
+};
+
+enum rc session_open(struct session *s, struct err *err);
+void session_close(struct session *s);
+/* path: "/v1/runs/", then segment percent-encoded (NULL: none), then tail ("/stop", "?limit=3"). */
+enum rc session_get(struct session *s, const char *path, const char *segment, const char *tail, struct json **out,
+                    struct err *err);
+/* body NULL: none.  file: where it was read from, for -v. */
+enum rc session_post(struct session *s, const char *path, const char *segment, const char *tail, const struct buf *body,
+                     const char *file, struct json **out, struct err *err);
+/* The answer's text, for what is no JSON.  *status may be any. */
+enum rc session_get_text(struct session *s, const char *path, struct buf *out, int *status, struct err *err);
+
+#endif

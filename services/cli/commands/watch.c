@@ -1,0 +1,111 @@
+/* run watch: asks for done rounds and the run's state until it has ended.
+ *
+ * On a terminal the last line is a progress bar that is drawn over; elsewhere every round is a line, and nothing else. */
+#include "services/cli/commands/watch.h"
+
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "services/cli/commands/show.h"
+
+enum { LOOK_MS = 500, BAR_WIDTH = 30, TAIL_MAX = 64, RETRIES = 20 };
+
+static void print_round(const struct json *r) {
+  printf("round %4s  reward %-8s loss %-10s entropy %-7s length %-7s groups %s+%s  %s\n",
+         show_figure(show_number(r, "round"), 0).text, show_figure(show_number(r, "reward_mean"), 4).text,
+         show_figure(show_number(r, "loss"), 5).text, show_figure(show_number(r, "entropy"), 4).text,
+         show_figure(show_number(r, "completion_tokens_mean"), 1).text, show_figure(show_number(r, "groups"), 0).text,
+         show_figure(show_number(r, "filtered"), 0).text, show_duration(show_number(r, "window_ms")).text);
+  if (show_number(r, "exact") == 0) printf("            not exact: %s\n", show_word(r, "inexact_reason", ""));
+}
+
+/* Prints rounds from *next on. */
+static enum rc rounds_print(struct session *s, const char *run, int64_t *next, struct err *err) {
+  char tail[TAIL_MAX];
+  struct json *answer = NULL;
+  snprintf(tail, sizeof tail, "/rounds?from=%lld&limit=500", (long long)*next);
+  const enum rc rc = session_get(s, "/v1/runs/", run, tail, &answer, err);
+  const struct json *rounds = show_at(answer, "rounds");
+  for (size_t i = 0; rc == RC_OK && i < json_length(rounds); i++) {
+    const struct json *r = json_at(rounds, i);
+    if (s->json) {
+      struct buf line = BUF_INIT;
+      struct json_writer w;
+      json_writer_init(&w, &line);
+      json_write_value(&w, r);
+      printf("%s\n", line.data ? line.data : "");
+      buf_free(&line);
+    } else {
+      print_round(r);
+    }
+    *next = (int64_t)show_number(r, "round") + 1;
+  }
+  json_free(answer);
+  return rc;
+}
+
+static void print_progress(const struct json *run, int64_t done) {
+  const double rounds = show_number(run, "rounds");
+  printf("[");
+  show_bar(stdout, rounds > 0 ? (double)done / rounds : NAN, BAR_WIDTH);
+  printf("] %lld of %.0f, %s, left about %s", (long long)done, rounds, show_word(run, "state", ""),
+         show_duration(show_number(run, "eta_ms")).text);
+}
+
+static bool is(const struct json *run, const char *state) { return strcmp(show_word(run, "state", ""), state) == 0; }
+
+/* The status to end with; -1: it goes on. */
+static int ended(const struct json *run) {
+  if (is(run, "completed")) return EXIT_DONE;
+  if (is(run, "stopped") || is(run, "failed")) return EXIT_REFUSED;
+  return is(run, "paused") && show_word(run, "error", NULL) ? EXIT_WAITS : -1;
+}
+
+static void print_end(const struct session *s, const struct json *run) {
+  const char *error = show_word(run, "error", NULL);
+  if (s->json) return;
+  printf("%s %s", show_word(run, "id", ""), show_word(run, "state", ""));
+  if (error) {
+    printf(": ");
+    show_text(stdout, error, strlen(error));
+  }
+  printf("\n");
+}
+
+enum rc run_watch(struct session *s, int *status, struct err *err) {
+  const char *id = s->words[0];
+  const bool draws = isatty(STDOUT_FILENO) && !s->json;
+  const int64_t begin_ms = clock_monotonic_ms();
+  int64_t next = 0;
+  int missed = 0;
+  s->watch = true; /* rounds are printed here, not answers */
+  for (;;) {
+    struct json *run = NULL;
+    int end = -1;
+    enum rc rc = session_get(s, "/v1/runs/", id, NULL, &run, err);
+    if (draws) printf("\r\033[K");
+    if (rc == RC_OK) rc = rounds_print(s, id, &next, err);
+    if (rc == RC_OK) {
+      missed = 0;
+      end = ended(run);
+      if (end >= 0) print_end(s, run);
+      if (end < 0 && draws) print_progress(run, next);
+    }
+    fflush(stdout);
+    json_free(run);
+    if ((rc == RC_UNAVAILABLE || rc == RC_TIMEOUT) && next > 0 && ++missed < RETRIES)
+      rc = RC_OK; /* it is being started again */
+    if (rc != RC_OK) return rc;
+    if (end >= 0) {
+      *status = end;
+      return RC_OK;
+    }
+    if (s->timeout_s && clock_monotonic_ms() - begin_ms > 1000 * s->timeout_s) {
+      *status = EXIT_WAITS;
+      return RC_OK;
+    }
+    clock_sleep_ms(LOOK_MS);
+  }
+}

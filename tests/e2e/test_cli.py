@@ -1,0 +1,94 @@
+"""The command line `leasehold`: what it prints is the API's, its exit status tells scripts how it went, and -v prints calls that can be made by hand."""
+import json
+import subprocess
+
+from harness import BIN, Cluster, call, grpo_config
+
+
+def leasehold(cluster, *args, stdin=None):
+    """(exit status, standard output, standard error)"""
+    command = [BIN / "leasehold", "--coordinator", cluster if isinstance(cluster, str) else cluster.coordinator.url, *map(str, args)]
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stdout, done.stderr
+
+
+def said(cluster, *args, **more):
+    status, output, error = leasehold(cluster, *args, **more)
+    assert status == 0, (status, output, error)
+    return output
+
+
+def check_usage(cluster):
+    for args in ([], ["run"], ["run", "strat", "x"], ["rollouts"], ["workers", "w1"], ["workers", "--round", 3], ["workers", "--no-such-flag"], ["timeline", "r1", "--limit", 0]):
+        status, output, error = leasehold(cluster, *args)
+        assert status == 2 and not output and error.startswith("leasehold: ") and error.count("\n") == 1, (args, status, output, error)
+
+
+def check_curl(cluster, run):
+    """What -v prints gives the same answer, and never shows a token."""
+    for args in (["run", "show", run], ["rollouts", run, "--round", 1], ["timeline", run, "--round", 0], ["workers"], ["run", "compare", run + ".0", run]):
+        status, output, error = leasehold(cluster, *args, "--json", "-v", "--auth-token", "it's secret")
+        assert status == 0 and "secret" not in error, error
+        assert error.startswith("curl -sS -H \"Authorization: Bearer $LEASEHOLD_AUTH_TOKEN\" 'http://")
+        by_hand = json.loads(subprocess.run(["bash", "-c", error], capture_output=True, check=True).stdout)
+        shown = json.loads(output)
+        for answer in (by_hand, shown):
+            for worker in answer.get("workers", []):
+                worker.pop("seen_ms", None)
+        assert shown == by_hand, args
+
+
+def check_tables(cluster, run, status):
+    head = said(cluster, "run", "show", run)
+    assert f"{status['weights_digest'][:12]}" in head and f"round    3 of 4" in head and "evaluated at version" in head
+    assert said(cluster, "run", "list").splitlines()[0] == head.splitlines()[0]
+    rollouts = call("GET", f"{cluster.coordinator.url}/v1/runs/{run}/rollouts?round=1&limit=3")["rollouts"]
+    shown = said(cluster, "rollouts", run, "--round", 1, "--limit", 3)
+    assert [line.split()[0] for line in shown.splitlines() if not line.startswith(" ")] == [rollout["id"] for rollout in rollouts]
+    assert all(f"  text    {rollout['text']}\n" in shown for rollout in rollouts if rollout["text"].isprintable() and rollout["text"].isascii())
+    assert [line.split()[1] for line in said(cluster, "timeline", run).splitlines() if line.startswith("round")] == ["0", "1", "2", "3"]
+    assert {line.split()[1] for line in said(cluster, "workers").splitlines()} == {"trainer", "generation"}
+    compared = said(cluster, "run", "compare", run, run)
+    assert "neither is better" in compared and compared.startswith(f"{run}: {status['evaluations'][-1]['accuracy']:.4f}")
+
+
+def check_states(cluster):
+    """Pause, watch, stop: what scripts go by."""
+    run = said(cluster, "run", "start", "-", stdin=json.dumps(grpo_config(1000, groups=2, samples=4))).strip()
+    assert leasehold(cluster, "run", "watch", run, "--timeout-s", 1)[0] == 4
+    assert said(cluster, "run", "pause", run) == f"{run} paused\n" and said(cluster, "run", "resume", run) == f"{run} running\n"
+    assert said(cluster, "run", "stop", run).startswith(f"{run} stop")
+    status, output, _ = leasehold(cluster, "run", "watch", run)
+    assert status == 1 and output.splitlines()[-1] == f"{run} stopped"
+
+
+def test_the_command_line(base_model, tmp_path):
+    assert leasehold("http://127.0.0.1:1", "doctor")[0] == 3
+    with Cluster(tmp_path, model=base_model) as cluster:
+        check_usage(cluster)
+        status, output, _ = leasehold(cluster, "doctor")
+        assert status == 1 and "bad   no generation-server is registered" in output and "good  1 trainer-server, 1 of them holds" in output
+        cluster.add_server("gen", "--slots", 16)
+        cluster.wait_until("both are registered", lambda: len(call("GET", cluster.coordinator.url + "/v1/workers")["workers"]) == 2)
+        status, output, _ = leasehold(cluster, "doctor")
+        assert status == 0 and "bad" not in output and "1 generation-server with 16 slots" in output
+        config = tmp_path / "run's.json"
+        made = grpo_config(4, groups=4, samples=4, evaluation=True)
+        made["evaluation"].update(problems=8, before=True)
+        config.write_text(json.dumps(made))
+        status, output, error = leasehold(cluster, "run", "start", config, "--watch", "-v")
+        run, *rounds, last = output.splitlines()
+        assert status == 0 and last == f"{run} completed"
+        assert error.splitlines()[0] == f"curl -sS -X POST -H 'Content-Type: application/json' --data-binary '@{tmp_path}/run'\\''s.json' '{cluster.coordinator.url}/v1/runs'"
+        done = cluster.status(run)
+        assert [line.split()[1:4] for line in rounds] == [[str(row["round"]), "reward", f"{row['reward_mean']:.4f}"] for row in done["history"]]
+        assert [json.loads(line) for line in said(cluster, "run", "watch", run, "--json").splitlines()] == done["history"]
+        check_tables(cluster, run, done)
+        check_curl(cluster, run)
+        made["groups_per_round"] = 0
+        config.write_text(json.dumps(made))
+        status, output, error = leasehold(cluster, "run", "start", config)
+        assert status == 1 and "groups_per_round" in error and not output
+        status, _, error = leasehold(cluster, "run", "show", "r99")
+        assert status == 1 and "there is no run r99" in error
+        check_states(cluster)
