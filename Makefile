@@ -111,6 +111,9 @@ $(BUILD)/obj/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCC_FLAGS) -Xptxas -v -c $< -o $@ 2>$@.resources || { cat $@.resources; exit 1; } # tests/cuda/resources reads them
 
+# The page's files are put into the program.
+$(BUILD)/obj/services/coordinator/page/page_files.o: $(wildcard services/coordinator/page/files/*)
+
 define ISA_RULE
 $(BUILD)/obj/common/model/cpu/isa/%.$(1).o: common/model/cpu/isa/%.c
 	@mkdir -p $$(@D)
@@ -462,6 +465,7 @@ docs: ## check that what the READMEs name exists and that their tables are the c
 
 api-check: ## check openapi/*.yaml against the route tables (the end-to-end tests judge real answers by it)
 	@$(PYTHON) tests/tools/check-api
+	@$(PYTHON) tests/tools/page-contract
 
 demo-data: ## check that the demo's data files are what their script makes, without overlap between them
 	@$(PYTHON) tests/tools/check-demo-data

@@ -124,6 +124,8 @@ int main(int argc, char **argv) {
        "folder for curves of every run: JSON lines and TensorBoard's event files; empty: none"},
       {"track-names", OPTION_STRING, &s.trackers.names, "trl", 0, 0, "what figures are called there: trl or verl"},
       {"trackio-dir", OPTION_STRING, &s.trackers.trackio, "", 0, 0, "Trackio's folder, whose inbox is given them too; empty: none"},
+      {"chart-js", OPTION_STRING, &s.core.chart_js, "/usr/share/javascript/chart.js/chart.min.js", 0, 0,
+       "Chart.js 3, which the page at / draws with; Debian's libjs-chart.js has it there"},
       {"batch-tokens", OPTION_INT, &s.core.batch_tokens, "65536", 1, 1e9, "token budget of one submit-batch"},
 #ifdef LEASEHOLD_FAULTS
       {"fault", OPTION_STRING, &s.fault, "", 0, 0, "a fault on purpose, for the tests: see fault.h"},

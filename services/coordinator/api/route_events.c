@@ -7,10 +7,13 @@
 #include "services/coordinator/writer/core.h"
 #include "services/coordinator/store/ids.h"
 
-/* Where a client left off: the header that browsers send, or ?after=. */
+/* Where a client left off: the header that browsers send, or ?after=; -1 where it wants no past events. */
 static enum rc last_seen(const struct http_request *r, int64_t *after, struct err *err) {
   const char *header = http_header(r, "Last-Event-ID");
-  const enum rc rc = http_query_i64(r, "after", 0, 0, JSON_EXACT_MAX, after, err);
+  int64_t past = 1;
+  enum rc rc = http_query_i64(r, "after", 0, 0, JSON_EXACT_MAX, after, err);
+  if (rc == RC_OK) rc = http_query_i64(r, "past", 1, 0, 1, &past, err);
+  if (rc == RC_OK && !past) *after = -1;
   if (rc != RC_OK || !header) return rc;
   const size_t digits = strspn(header, "0123456789");
   *after = strtoll(header, NULL, 10); /* LLONG_MAX when it is larger */

@@ -1,6 +1,9 @@
-/* Answers GET /v1/runs/{id}/rollouts: the samples of one round, or 410 when they were dropped. */
+/* Answers the routes that show what was sampled: a round, a search over all rounds, one group, and how samples are spread. */
 #include "services/coordinator/api/route_rollouts.h"
 
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/limits.h"
@@ -8,7 +11,12 @@
 #include "services/coordinator/writer/core.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/records/retention.h"
+#include "services/coordinator/rounds/rounds.h"
+#include "services/coordinator/run/run_context.h"
+#include "services/coordinator/views/group_view.h"
 #include "services/coordinator/views/round_view.h"
+#include "services/coordinator/views/sample_view.h"
+#include "services/coordinator/views/spread_view.h"
 #include "services/coordinator/rounds/run_life.h"
 
 enum { ROLLOUTS_BYTES_MAX = 64 << 20 };
@@ -153,6 +161,147 @@ void handle_get_rollouts(struct http_request *r, void *context) {
   if (rc == RC_OK) rc = rollouts_write(s, &w, &body, run, round, limit, &err);
   readers_give(readers, s);
   json_array_end(&w);
+  json_object_end(&w);
+  http_reply_json_or_fail(r, rc, &body, &err);
+}
+
+/* ---- GET /v1/runs/{id}/samples ---- */
+
+static enum rc query_number(const struct http_request *r, const char *name, double *out, struct err *err) {
+  const char *text = http_query(r, name);
+  char *end = NULL;
+  *out = NAN;
+  if (text == NULL) return RC_OK;
+  *out = strtod(text, &end);
+  if (end != text && *end == '\0' && isfinite(*out)) return RC_OK;
+  return err_set(err, RC_INVALID, name, "%s: a number was expected, but \"%.64s\" came", name, text);
+}
+
+/* One of so many words; NULL when it is absent. */
+static enum rc query_word(const struct http_request *r, const char *name, const char *const *words, size_t count,
+                          const char **out, struct err *err) {
+  *out = http_query(r, name);
+  if (*out == NULL) return RC_OK;
+  for (size_t i = 0; i < count; i++)
+    if (strcmp(words[i], *out) == 0) return RC_OK;
+  return err_set(err, RC_INVALID, name, "%s: there is no \"%.64s\"", name, *out);
+}
+
+/* "12.63.7", as an answer's `next` has it. */
+static enum rc query_place(const struct http_request *r, int64_t round_max, struct sample_place *out, struct err *err) {
+  const char *text = http_query(r, "before");
+  long long round, group, sample;
+  char beyond;
+  *out = (struct sample_place){round_max + 1, 0, 0};
+  if (text == NULL) return RC_OK;
+  if (strlen(text) < 40 && sscanf(text, "%lld.%lld.%lld%c", &round, &group, &sample, &beyond) == 3) {
+    if (round <= round_max) *out = (struct sample_place){round, group, sample};
+    return RC_OK;
+  }
+  return err_set(err, RC_INVALID, "before", "before: the `next` of an answer was expected, but \"%.64s\" came", text);
+}
+
+static enum rc samples_query(const struct http_request *r, struct sample_query *q, struct err *err) {
+  static const char *const finishes[] = {"stop", "length"}, *const purposes[] = {"training", "evaluation"};
+  const char *states[GROUP_ABANDONED + 1];
+  int64_t round_max = 0;
+  for (int i = 0; i <= GROUP_ABANDONED; i++) states[i] = state_name(MACHINE_GROUP, i);
+  enum rc rc = id_parse_run(&q->run, http_param(r, "id"), err);
+  if (rc == RC_OK) rc = http_query_i64(r, "round_min", 0, 0, LIMIT_ROUNDS, &q->round_min, err);
+  if (rc == RC_OK) rc = http_query_i64(r, "round_max", LIMIT_ROUNDS, 0, LIMIT_ROUNDS, &round_max, err);
+  if (rc == RC_OK) rc = http_query_i64(r, "tokens_min", 0, 0, LIMIT_NEW_TOKENS, &q->tokens_min, err);
+  if (rc == RC_OK) rc = query_number(r, "reward_min", &q->reward_min, err);
+  if (rc == RC_OK) rc = query_number(r, "reward_max", &q->reward_max, err);
+  if (rc == RC_OK) rc = query_word(r, "finish", finishes, 2, &q->finish, err);
+  if (rc == RC_OK) rc = query_word(r, "purpose", purposes, 2, &q->purpose, err);
+  if (rc == RC_OK) rc = query_word(r, "group_state", states, GROUP_ABANDONED + 1, &q->group_state, err);
+  if (rc == RC_OK) rc = query_place(r, round_max, &q->before, err);
+  q->text = http_query(r, "text");
+  if (q->text && !q->text[0]) q->text = NULL;
+  return rc;
+}
+
+void handle_get_samples(struct http_request *r, void *context) {
+  struct readers *readers = core_readers(context);
+  struct store *s = NULL;
+  struct buf body = BUF_INIT;
+  struct json_writer w;
+  struct err err = {0};
+  struct sample_query query = {0};
+  struct sample_progress progress = {0};
+  enum run_state state;
+  int64_t limit = 0;
+  char next[64];
+  json_writer_init(&w, &body);
+  json_object_begin(&w);
+  enum rc rc = samples_query(r, &query, &err);
+  if (rc == RC_OK) rc = http_query_i64(r, "limit", 50, 1, SAMPLE_ROWS_MAX, &limit, &err);
+  if (rc == RC_OK) rc = readers_take(readers, &s, &err);
+  if (rc == RC_OK) rc = run_state_of(s, query.run, &state, &err);
+  json_kv_string(&w, "run", id_run(query.run).text);
+  json_key(&w, "samples");
+  json_array_begin(&w);
+  if (rc == RC_OK) rc = samples_write(s, &w, &query, limit, &progress, &err);
+  readers_give(readers, s);
+  json_array_end(&w);
+  json_kv_int(&w, "looked_at", progress.looked_at);
+  snprintf(next, sizeof next, "%lld.%lld.%lld", (long long)progress.until.round, (long long)progress.until.group,
+           (long long)progress.until.sample);
+  json_kv_string(&w, "next", progress.more ? next : NULL);
+  json_object_end(&w);
+  http_reply_json_or_fail(r, rc, &body, &err);
+}
+
+/* ---- GET /v1/groups/{id} ---- */
+
+void handle_get_group(struct http_request *r, void *context) {
+  struct readers *readers = core_readers(context);
+  struct store *s = NULL;
+  struct buf body = BUF_INIT;
+  struct json_writer w;
+  struct err err = {0};
+  struct group_place g = {0};
+  int64_t from = 0, limit = 0;
+  json_writer_init(&w, &body);
+  struct run_context *x = rounds_context_keep(context);
+  enum rc rc = id_parse_group(&g.run, &g.round, &g.ordinal, http_param(r, "id"), &err);
+  if (rc == RC_OK) rc = http_query_i64(r, "from", 0, 0, LIMIT_SAMPLES_PER_GROUP, &from, &err);
+  if (rc == RC_OK) rc = http_query_i64(r, "limit", 64, 1, LIMIT_SAMPLES_PER_GROUP, &limit, &err);
+  if (rc == RC_OK) rc = readers_take(readers, &s, &err);
+  if (rc == RC_OK) rc = group_write(s, &w, &g, from, limit, x ? x->tokenizer : NULL, ROLLOUTS_BYTES_MAX, &err);
+  readers_give(readers, s);
+  run_context_release(x);
+  http_reply_json_or_fail(r, rc, &body, &err);
+}
+
+/* ---- GET /v1/runs/{id}/spread ---- */
+
+void handle_get_spread(struct http_request *r, void *context) {
+  struct readers *readers = core_readers(context);
+  struct store *s = NULL;
+  struct buf body = BUF_INIT;
+  struct json_writer w;
+  struct err err = {0};
+  enum run_state state;
+  int64_t run = 0, from = 0, limit = 0, next = -1;
+  json_writer_init(&w, &body);
+  json_object_begin(&w);
+  enum rc rc = id_parse_run(&run, http_param(r, "id"), &err);
+  if (rc == RC_OK) rc = http_query_i64(r, "from", 0, 0, LIMIT_ROUNDS, &from, &err);
+  if (rc == RC_OK) rc = http_query_i64(r, "limit", 50, 1, 200, &limit, &err);
+  if (rc == RC_OK) rc = readers_take(readers, &s, &err);
+  if (rc == RC_OK) rc = run_state_of(s, run, &state, &err);
+  json_kv_string(&w, "run", id_run(run).text);
+  json_key(&w, "rounds");
+  json_array_begin(&w);
+  if (rc == RC_OK) rc = spreads_write(s, &w, run, from, limit, &next, &err);
+  readers_give(readers, s);
+  json_array_end(&w);
+  json_key(&w, "next");
+  if (next < 0)
+    json_write_null(&w);
+  else
+    json_write_int(&w, next);
   json_object_end(&w);
   http_reply_json_or_fail(r, rc, &body, &err);
 }

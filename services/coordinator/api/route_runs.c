@@ -153,11 +153,12 @@ void handle_get_run(struct http_request *r, void *context) {
   struct buf body = BUF_INIT;
   struct json_writer w;
   struct err err = {0};
-  int64_t run;
+  int64_t run, history = 0;
   json_writer_init(&w, &body);
   enum rc rc = id_parse_run(&run, http_param(r, "id"), &err);
+  if (rc == RC_OK) rc = http_query_i64(r, "history", RUN_HISTORY_ROUNDS, 0, RUN_HISTORY_ROUNDS, &history, &err);
   if (rc == RC_OK) rc = readers_take(readers, &s, &err);
-  if (rc == RC_OK) rc = run_write(s, &w, run, core_wall_us(context) / 1000, &err);
+  if (rc == RC_OK) rc = run_write(s, &w, run, history, core_wall_us(context) / 1000, &err);
   readers_give(readers, s);
   http_reply_json_or_fail(r, rc, &body, &err);
 }

@@ -8,6 +8,7 @@
 #include "services/coordinator/api/route_health.h"
 #include "services/coordinator/api/route_leases.h"
 #include "services/coordinator/api/route_metrics.h"
+#include "services/coordinator/api/route_page.h"
 #include "services/coordinator/api/route_passes.h"
 #include "services/coordinator/api/route_results.h"
 #include "services/coordinator/api/route_rollouts.h"
@@ -32,6 +33,9 @@ const struct http_route coordinator_routes[] = {
     {.method = "GET", .path = "/v1/runs/{id}/events", .handler = handle_get_events, .offload = true},
     {.method = "GET", .path = "/v1/runs/{id}/rounds", .handler = handle_get_rounds, .offload = true},
     {.method = "GET", .path = "/v1/runs/{id}/rollouts", .handler = handle_get_rollouts, .offload = true},
+    {.method = "GET", .path = "/v1/runs/{id}/samples", .handler = handle_get_samples, .offload = true},
+    {.method = "GET", .path = "/v1/runs/{id}/spread", .handler = handle_get_spread, .offload = true},
+    {.method = "GET", .path = "/v1/groups/{id}", .handler = handle_get_group, .offload = true},
     {.method = "GET", .path = "/v1/runs/{id}/evaluation", .handler = handle_get_evaluation, .offload = true},
     {.method = "GET", .path = "/v1/compare", .handler = handle_compare, .offload = true},
     {.method = "GET", .path = "/v1/runs/{id}/timeline", .handler = handle_get_timeline, .offload = true},
@@ -66,6 +70,8 @@ const struct http_route coordinator_routes[] = {
      .admit = admit_pass_result},
     {.method = "POST", .path = "/v1/verify", .handler = handle_verify, .body_bytes_max = SMALL_BODY, .offload = true},
     {.method = "POST", .path = "/v1/versions", .handler = handle_post_version},
+    {.method = "GET", .path = "/", .handler = handle_get_page, .open = true},
+    {.method = "GET", .path = "/page/{file}", .handler = handle_get_page_file, .open = true, .offload = true},
     {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .open = true, .health = true},
     {.method = "GET", .path = "/readyz", .handler = handle_readyz, .open = true, .health = true},
     {.method = "GET", .path = "/metrics", .handler = handle_get_metrics, .health = true},

@@ -154,6 +154,8 @@ void hub_subscribe(struct hub *h, struct http_request *r, int64_t run, int64_t a
       (rc = store_int(s, &found, &err, "SELECT id FROM runs WHERE id = ?1", BINDS(b_int(run)))) == RC_NOT_FOUND) {
     err_set(&err, rc, "id", "there is no run %s", id_run(run).text);
   }
+  if (rc == RC_OK && after < 0)
+    rc = store_int(s, &after, &err, "SELECT coalesce(max(id), 0) FROM events WHERE run = ?1", BINDS(b_int(run)));
   if (rc == RC_OK && h->count == SUBSCRIBERS_MAX)
     rc = err_set(&err, RC_FULL, NULL, "%d streams of events are open already", SUBSCRIBERS_MAX);
   if (rc != RC_OK) {

@@ -352,7 +352,8 @@ static void empty_list(struct json_writer *w) {
   json_array_end(w);
 }
 
-static enum rc run_body(struct store *s, struct json_writer *w, const struct rows *q, int64_t now_ms, struct err *err) {
+static enum rc run_body(struct store *s, struct json_writer *w, const struct rows *q, int64_t history, int64_t now_ms,
+                        struct err *err) {
   int64_t run = rows_int(q, R_ID);
   struct sums t = {0};
   enum rc rc = run_head(s, w, q, err);
@@ -363,7 +364,7 @@ static enum rc run_body(struct store *s, struct json_writer *w, const struct row
   if (rc == RC_OK) rc = checkpoints_write(s, w, run, err);
   json_key(w, "history");
   json_array_begin(w);
-  if (rc == RC_OK) rc = rounds_write(s, w, run, 0, RUN_HISTORY_ROUNDS, true, err);
+  if (rc == RC_OK) rc = rounds_write(s, w, run, 0, history, true, err);
   json_array_end(w);
   json_key(w, "evaluations");
   json_array_begin(w);
@@ -381,7 +382,7 @@ static enum rc run_body(struct store *s, struct json_writer *w, const struct row
   return rc;
 }
 
-enum rc run_write(struct store *s, struct json_writer *w, int64_t run, int64_t now_ms, struct err *err) {
+enum rc run_write(struct store *s, struct json_writer *w, int64_t run, int64_t history, int64_t now_ms, struct err *err) {
   struct rows q;
   bool row = false;
   enum rc rc = store_query(s, &q, err, "SELECT " RUN_COLUMNS " FROM runs WHERE id = ?1", BINDS(b_int(run)));
@@ -389,7 +390,7 @@ enum rc run_write(struct store *s, struct json_writer *w, int64_t run, int64_t n
   if (rc == RC_OK && !row) rc = err_set(err, RC_NOT_FOUND, "id", "there is no run %s", id_run(run).text);
   if (rc == RC_OK) {
     json_object_begin(w);
-    rc = run_body(s, w, &q, now_ms, err);
+    rc = run_body(s, w, &q, history, now_ms, err);
     json_object_end(w);
   }
   rows_end(&q);

@@ -28,6 +28,7 @@ struct core_options {
   const char *db_path; /* ":memory:": nothing is kept, and nobody but execute functions can read it */
   const char *data_dir;
   const char *reward_hosts; /* that may be asked for rewards (rewards/reward_hosts.h); NULL or "": none */
+  const char *chart_js; /* the file that the page draws charts with (api/route_page.c) */
   const char *token; /* for calls to workers; NULL or "": none */
   int64_t lease_ttl_ms, heartbeat_ms, worker_ttl_ms, batch_tokens;
   int64_t workers_max;                    /* 0: 1024 */

@@ -1,0 +1,121 @@
+// One run as the page knows it: its status and all of its rounds, kept current by the run's events while it goes on.
+//
+// Events are listened to before the rounds are read, so none is missed between the two; the status is read again, without
+// its history, at most every two seconds.
+import { aborted, events, get } from "./api.js";
+
+const ENDED = new Set(["completed", "stopped", "failed"]);
+const ROUNDS_AT_ONCE = 10000;
+const STATUS_MS = 2000;
+
+export class RunData {
+  constructor(id) {
+    this.id = id;
+    this.status = null;
+    this.rounds = [];
+    this.live = false;
+    this.error = null;
+    this.listeners = new Set();
+    this.stopping = new AbortController();
+  }
+
+  // Resolves when there is something to show.
+  async start() {
+    await this.readStatus();
+    await this.readRounds();
+    if (!this.ended()) this.follow();
+  }
+
+  stop() {
+    this.stopping.abort();
+    this.listeners.clear();
+    clearTimeout(this.timer);
+  }
+
+  ended() {
+    return ENDED.has(this.status.state);
+  }
+
+  onChange(listener) {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  changed() {
+    if (this.due) return;
+    this.due = requestAnimationFrame(() => {
+      this.due = 0;
+      for (const listener of this.listeners) listener();
+    });
+  }
+
+  async readStatus() {
+    this.status = await get(`/v1/runs/${this.id}?history=0`, { signal: this.stopping.signal });
+    this.statusAt = performance.now();
+    this.changed();
+  }
+
+  async readRounds() {
+    for (;;) {
+      const from = this.rounds.length ? this.rounds[this.rounds.length - 1].round + 1 : 0;
+      const { rounds } = await get(`/v1/runs/${this.id}/rounds?from=${from}&limit=${ROUNDS_AT_ONCE}`, { signal: this.stopping.signal });
+      rounds.forEach((round) => this.put(round));
+      this.changed();
+      if (rounds.length < ROUNDS_AT_ONCE) return;
+    }
+  }
+
+  put(round) {
+    const at = this.rounds.findIndex((known) => known.round >= round.round);
+    if (at < 0) this.rounds.push(round);
+    else if (this.rounds[at].round === round.round) this.rounds[at] = round;
+    else this.rounds.splice(at, 0, round);
+  }
+
+  statusSoon() {
+    if (this.timer) return;
+    this.timer = setTimeout(() => {
+      this.timer = 0;
+      this.readStatus().catch((error) => aborted(error) || this.fail(error));
+    }, Math.max(0, STATUS_MS - (performance.now() - this.statusAt)));
+  }
+
+  fail(error) {
+    this.error = error.message;
+    this.changed();
+  }
+
+  heard(type, data) {
+    if (type === "round") this.put(data);
+    else if (type === "state") Object.assign(this.status, data);
+    else if (type === "waiting") this.status.waiting_for = data.waiting_for;
+    this.changed();
+    this.statusSoon();
+  }
+
+  async follow() {
+    for (let wait = 1000; !this.stopping.signal.aborted; wait = Math.min(2 * wait, 15000)) {
+      try {
+        await events(`/v1/runs/${this.id}/events?past=0`, {
+          signal: this.stopping.signal,
+          opened: () => {
+            this.live = true;
+            this.error = null;
+            wait = 1000;
+            this.readRounds().catch((error) => aborted(error) || this.fail(error));
+          },
+          heard: (type, data) => this.heard(type, data),
+        });
+        this.live = false;
+        await this.readStatus();
+        await this.readRounds();
+        if (this.ended()) return;
+      } catch (error) {
+        if (aborted(error)) return;
+        this.live = false;
+        this.fail(error);
+      }
+      await new Promise((resolve) => setTimeout(resolve, wait));
+    }
+  }
+}

@@ -1,0 +1,84 @@
+// What the timeline's answer means: a lane for every worker, a name and a colour for every cause, and what each round waited for.
+// Pure: no element is touched.
+
+const CAUSES = {
+  trainer: {
+    fill: ["waits for the first group", null], starved: ["waits for more groups", null], logprob: ["log-probabilities", "--logprob"], compute: ["gradients", "--gradients"], step: ["optimizer step", "--step"],
+    checkpoint: ["checkpoint", "--checkpoint"], push: ["push", "--push"], load: ["loading", "--load"], idle: ["no run", null],
+  },
+  generation: { compute: ["sampling", "--sampling"], starved: ["nothing to sample", null], load: ["taking weights in", "--load"], idle: ["no run", null] },
+  preprocess: { logprob: ["reference", "--logprob"], starved: ["nothing to compute", null], load: ["taking weights in", "--load"], idle: ["no run", null] },
+  coordinator: { verifying: ["verifying", "--verifying"] },
+};
+const ORDER = ["trainer", "coordinator", "preprocess", "generation"];
+const WORK = new Set(["logprob", "compute", "step", "checkpoint", "push", "load"]);
+const NOBODY = { name: "nobody works", colour: null };
+
+export function causeOf(kind, cause) {
+  const [name, colour] = CAUSES[kind]?.[cause] || [cause, "--c6"];
+  return { name, colour };
+}
+
+// {id, name, kind, bars: [{cause, name, colour, begin, end, beside}]}, times in microseconds.  beside: work that goes on beside other work.
+export function lanesOf(answer) {
+  return answer.workers.filter((worker) => worker.intervals.length).map((worker) => ({
+    id: worker.id,
+    name: worker.kind === "coordinator" ? "coordinator" : worker.name,
+    kind: worker.kind,
+    slots: worker.slots,
+    truncated: worker.truncated,
+    bars: worker.intervals.map(([cause, begin, end]) => ({ cause, begin, end, beside: cause === "push", ...causeOf(worker.kind, cause) })).sort((a, b) => a.begin - b.begin),
+  })).sort((a, b) => ORDER.indexOf(a.kind) - ORDER.indexOf(b.kind) || a.name.localeCompare(b.name, "en", { numeric: true }));
+}
+
+export function roundsOf(answer, now) {
+  return answer.rounds.map((round) => ({ ...round, begin: round.opened_ms * 1000, end: (round.published_ms ?? now) * 1000 }));
+}
+
+// The kinds of bars that lanes show, each once, for the legend; all waiting is one.
+export function legendOf(lanes) {
+  const seen = new Map();
+  for (const lane of lanes) for (const bar of lane.bars) if (bar.colour && !seen.has(bar.name)) seen.set(bar.name, bar);
+  return [...seen.values(), { name: "waiting, nothing to do", colour: null }];
+}
+
+const covers = (bars, from, to, wanted) => bars.find((bar) => bar.begin < to && bar.end > from && wanted(bar));
+
+// What the round waited for, piece by piece: [{begin, end, name, colour}].  Walked from its end: behind the trainer's last wait, what the trainer did; before it, what the trainer
+// waited for: samples while a server samples; else what the trainer did, or verifying; else nobody worked.
+export function criticalPath(round, lanes) {
+  const trainer = lanes.filter((lane) => lane.kind === "trainer").flatMap((lane) => lane.bars).filter((bar) => bar.end > round.begin && bar.begin < round.end);
+  const pool = lanes.filter((lane) => lane.kind === "generation").flatMap((lane) => lane.bars).filter((bar) => bar.cause !== "idle" && bar.end > round.begin && bar.begin < round.end);
+  const verifying = lanes.filter((lane) => lane.kind === "coordinator").flatMap((lane) => lane.bars);
+  const waits = trainer.filter((bar) => bar.cause === "fill" || bar.cause === "starved");
+  const turn = Math.max(round.begin, ...waits.map((bar) => Math.min(bar.end, round.end)));
+  const edges = new Set([round.begin, round.end, turn]);
+  for (const bar of [...trainer, ...pool, ...verifying]) for (const at of [bar.begin, bar.end]) if (at > round.begin && at < round.end) edges.add(at);
+  const sorted = [...edges].sort((a, b) => a - b);
+  const path = [];
+  for (let i = 0; i + 1 < sorted.length; i++) {
+    const [begin, end] = [sorted[i], sorted[i + 1]];
+    const own = (bar) => covers(trainer, begin, end, bar);
+    const found = begin >= turn
+      ? own((bar) => WORK.has(bar.cause) && !bar.beside) || own((bar) => bar.beside) || covers(pool, begin, end, (bar) => bar.cause === "load") || NOBODY
+      : covers(pool, begin, end, (bar) => bar.cause === "compute") || own((bar) => WORK.has(bar.cause) && !bar.beside) || covers(verifying, begin, end, () => true) || own((bar) => bar.beside) || covers(pool, begin, end, (bar) => bar.cause === "load") || NOBODY;
+    const last = path.at(-1);
+    if (last && last.name === found.name) last.end = end;
+    else path.push({ begin, end, name: found.name, colour: found.colour });
+  }
+  return path;
+}
+
+// The path's pieces by name, the largest first: [{name, colour, us, share}].
+export function sharesOf(path) {
+  const sums = new Map();
+  let all = 0;
+  for (const piece of path) {
+    const us = piece.end - piece.begin;
+    all += us;
+    const sum = sums.get(piece.name) || { name: piece.name, colour: piece.colour, us: 0 };
+    sum.us += us;
+    sums.set(piece.name, sum);
+  }
+  return [...sums.values()].map((sum) => ({ ...sum, share: all ? sum.us / all : 0 })).sort((a, b) => b.us - a.us);
+}

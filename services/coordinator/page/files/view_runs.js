@@ -1,0 +1,48 @@
+// All runs, the newest first.
+import { aborted, get } from "./api.js";
+import { el, fill, note, table, viewHead } from "./dom.js";
+import { count, duration, number, when } from "./format.js";
+import { stateChip } from "./state_chip.js";
+
+const AGAIN_MS = 3000;
+
+export async function mount(root, { go }) {
+  const stopping = new AbortController();
+  const list = el("div", { class: "panel across" });
+  const picked = new Set();
+  const compare = el("button", { disabled: true, on: { click: () => go(`#/compare?runs=${[...picked].join(",")}`) } }, "Compare the chosen");
+  fill(root, viewHead("Runs", "Every run that this coordinator has taken. One is active at a time; the others wait in order.", compare, el("button", { class: "main", on: { click: () => go("#/start") } }, "Start a run")), list);
+
+  const pick = (run) => el("input", { type: "checkbox", "aria-label": `Compare ${run.id}`, checked: picked.has(run.id), on: { change: (event) => {
+    if (event.target.checked) picked.add(run.id);
+    else picked.delete(run.id);
+    compare.disabled = picked.size < 1;
+  } } });
+  const columns = [
+    { label: "", cell: pick },
+    { label: "Run", cell: (run) => el("a", { href: `#/${run.id}/overview` }, run.id) },
+    { label: "Name", cell: (run) => [el("span", { class: "wrap" }, run.name || "–"), run.error || run.waiting_for ? el("div", { class: "small quiet wrap" }, run.error || `waits: ${run.waiting_for}`) : ""] },
+    { label: "State", cell: (run) => stateChip(run.state) },
+    { label: "Objective", cell: (run) => run.objective },
+    { label: "Mode", cell: (run) => run.mode },
+    { label: "Rounds", number: true, cell: (run) => `${run.round === null ? 0 : count(run.round + 1)} / ${count(run.rounds)}` },
+    { label: "Reward", number: true, cell: (run) => number(run.reward_mean) },
+    { label: "Begun", cell: (run) => el("span", { class: "small" }, when(run.started_ms ?? run.created_ms)) },
+    { label: "Took", number: true, cell: (run) => (run.started_ms ? duration((run.ended_ms ?? Date.now()) - run.started_ms) : "–") },
+  ];
+
+  async function load() {
+    const { runs } = await get("/v1/runs?limit=1000", { signal: stopping.signal });
+    if (list.contains(document.activeElement) && document.activeElement !== document.body) return;
+    fill(list, runs.length ? table(columns, runs, { caption: "Runs", picked: (run) => go(`#/${run.id}/overview`) })
+      : [el("h2", {}, "No runs yet"), el("p", {}, "Start one from the form, or post a configuration:"), el("pre", { class: "mono wrap" }, `curl -X POST ${location.origin}/v1/runs -d @deploy/demo/runs/grpo.json`)]);
+  }
+  await load();
+  const timer = setInterval(() => document.hidden || load().catch((error) => aborted(error) || fill(list, note(error.message, "bad"))), AGAIN_MS);
+  return {
+    unmount() {
+      clearInterval(timer);
+      stopping.abort();
+    },
+  };
+}

@@ -1,0 +1,230 @@
+/* Writes a group and its samples, token by token. */
+#include "services/coordinator/views/group_view.h"
+
+#include <string.h>
+
+#include "common/wire/lease.h"
+#include "services/coordinator/decide/stored.h"
+#include "services/coordinator/store/ids.h"
+#include "services/coordinator/views/round_view.h"
+
+enum { M_SAMPLE, M_TEXT, M_IDS, M_LOGPROBS, M_REWARD, M_ADVANTAGE, M_FORMED, M_DETAIL, M_WORKER, M_FENCE, M_FINISH, M_VERSION };
+
+/* ---- tokens ---- */
+
+/* How many bytes at the end of the text are the beginning of a character that is not complete. */
+static size_t incomplete_tail(const char *text, size_t len) {
+  for (size_t back = 1; back <= 3 && back <= len; back++) {
+    const unsigned char c = (unsigned char)text[len - back];
+    if ((c & 0xc0) == 0x80) continue; /* in the middle of one */
+    const size_t needs = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : c >= 0xc0 ? 2 : 1;
+    return needs > back ? back : 0;
+  }
+  return 0;
+}
+
+/* Would this tokenizer have made the stored text?  Else it is another model's. */
+static bool same_text(const struct tokenizer *t, const int32_t *ids, size_t count, const char *text, size_t len) {
+  struct buf decoded = BUF_INIT;
+  const bool same = tokenizer_decode(t, ids, count, true, &decoded, NULL) == RC_OK && !decoded.failed &&
+                    decoded.len == len && (len == 0 || memcmp(decoded.data, text, len) == 0);
+  buf_free(&decoded);
+  return same;
+}
+
+/* The text of each token, special ones too.  A character that several tokens make belongs to the last of them. */
+static void token_texts_write(struct json_writer *w, const struct tokenizer *t, const int32_t *ids, size_t count) {
+  struct buf pending = BUF_INIT;
+  json_array_begin(w);
+  for (size_t i = 0; i < count; i++) {
+    size_t len;
+    const char *bytes = tokenizer_token_text(t, ids[i], false, &len);
+    if (bytes) buf_append(&pending, bytes, len);
+    const size_t tail = i + 1 < count ? incomplete_tail(pending.data, pending.len) : 0, whole = pending.len - tail;
+    json_write_string_len(w, whole ? pending.data : "", whole);
+    if (tail) memmove(pending.data, pending.data + whole, tail);
+    pending.len = tail;
+  }
+  json_array_end(w);
+  buf_free(&pending);
+}
+
+/* ---- one sample ---- */
+
+struct tokens {
+  int64_t sample, count, version; /* version: of the oldest */
+};
+
+static void span_write(struct json_writer *w, int64_t version, int64_t start, int64_t count, bool fresh) {
+  json_object_begin(w);
+  json_kv_int(w, "version", version);
+  json_kv_int(w, "start", start);
+  json_kv_int(w, "count", count);
+  json_kv_bool(w, "fresh", fresh);
+  json_object_end(w);
+}
+
+/* Stored only where a sample has several. */
+static enum rc spans_write(struct store *s, struct json_writer *w, const struct group_place *g, const struct tokens *t,
+                           struct err *err) {
+  struct rows q;
+  bool row;
+  int64_t spans = 0;
+  json_key(w, "version_spans");
+  json_array_begin(w);
+  enum rc rc = store_query(s, &q, err,
+                           "SELECT version, start, count, fresh FROM spans WHERE run = ?1 AND round = ?2 AND "
+                           "group_ordinal = ?3 AND sample = ?4 ORDER BY start",
+                           BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal), b_int(t->sample)));
+  for (; rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row; spans++)
+    span_write(w, rows_int(&q, 0), rows_int(&q, 1), rows_int(&q, 2), rows_int(&q, 3) != 0);
+  rows_end(&q);
+  if (rc == RC_OK && spans == 0 && t->count > 0) span_write(w, t->version, 0, t->count, true);
+  json_array_end(w);
+  return rc;
+}
+
+static void segment_write(struct json_writer *w, int64_t start, int64_t count, bool loss_mask) {
+  json_object_begin(w);
+  json_kv_int(w, "start", start);
+  json_kv_int(w, "count", count);
+  json_kv_bool(w, "loss_mask", loss_mask);
+  json_object_end(w);
+}
+
+/* Stored only where not every token is trained on. */
+static enum rc segments_write(struct store *s, struct json_writer *w, const struct group_place *g,
+                              const struct tokens *t, struct err *err) {
+  struct rows q;
+  bool row;
+  int64_t segments = 0;
+  json_key(w, "segments");
+  json_array_begin(w);
+  enum rc rc = store_query(s, &q, err,
+                           "SELECT start, count, loss_mask FROM segments WHERE run = ?1 AND round = ?2 AND "
+                           "group_ordinal = ?3 AND sample = ?4 ORDER BY start",
+                           BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal), b_int(t->sample)));
+  for (; rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row; segments++)
+    segment_write(w, rows_int(&q, 0), rows_int(&q, 1), rows_int(&q, 2) != 0);
+  rows_end(&q);
+  if (rc == RC_OK && segments == 0 && t->count > 0) segment_write(w, 0, t->count, true);
+  json_array_end(w);
+  return rc;
+}
+
+/* SQLite's blobs are not aligned: a copy, in the arena. */
+static enum rc copy_blob(void **out, size_t *count, const struct rows *q, int column, struct arena *arena, struct err *err) {
+  size_t len;
+  const void *bytes = rows_blob(q, column, &len);
+  *out = arena_alloc_bytes(arena, len + 1);
+  *count = len / sizeof(int32_t);
+  if (!*out) return err_set(err, RC_NO_MEMORY, NULL, "a group's samples were refused memory");
+  if (len) memcpy(*out, bytes, len);
+  return RC_OK;
+}
+
+static enum rc sample_write(struct store *s, struct json_writer *w, const struct rows *q, const struct group_place *g,
+                            const struct tokenizer *tokenizer, struct err *err) {
+  struct arena arena = ARENA_INIT;
+  void *ids = NULL, *logprobs = NULL;
+  size_t count = 0, logprob_count = 0, len;
+  const int64_t sample = rows_int(q, M_SAMPLE);
+  const char *text = rows_text(q, M_TEXT, &len);
+  enum rc rc = copy_blob(&ids, &count, q, M_IDS, &arena, err);
+  if (rc == RC_OK) rc = copy_blob(&logprobs, &logprob_count, q, M_LOGPROBS, &arena, err);
+  json_object_begin(w);
+  json_kv_string(w, "id", id_sample(g->run, g->round, g->ordinal, sample).text);
+  json_kv_int(w, "sample", sample);
+  json_key(w, "text");
+  json_write_string_len(w, text, len);
+  if (rc == RC_OK) {
+    json_kv_i32s(w, "token_ids", ids, count);
+    json_kv_f32s(w, "logprobs", logprobs, logprob_count);
+    json_key(w, "token_texts");
+    if (tokenizer && same_text(tokenizer, ids, count, text, len))
+      token_texts_write(w, tokenizer, ids, count);
+    else
+      json_write_null(w);
+    const struct tokens t = {sample, (int64_t)count, rows_int(q, M_VERSION)};
+    rc = segments_write(s, w, g, &t, err);
+    if (rc == RC_OK) rc = spans_write(s, w, g, &t, err);
+  }
+  json_kv_column_real(w, "reward", q, M_REWARD);
+  json_kv_column_real(w, "advantage", q, M_ADVANTAGE);
+  json_kv_bool(w, "well_formed", rows_int(q, M_FORMED) != 0);
+  json_kv_string(w, "detail", rows_null(q, M_DETAIL) ? NULL : rows_text(q, M_DETAIL, NULL));
+  json_kv_string(w, "worker", id_worker(rows_int(q, M_WORKER)).text);
+  json_kv_int(w, "fence", rows_int(q, M_FENCE));
+  json_kv_string(w, "finish", finish_reason_name((enum finish_reason)rows_int(q, M_FINISH)));
+  json_object_end(w);
+  arena_free(&arena);
+  return rc;
+}
+
+static enum rc samples_of(struct store *s, struct json_writer *w, const struct group_place *g, int64_t from,
+                          int64_t limit, const struct tokenizer *tokenizer, size_t bytes_max, struct err *err) {
+  struct rows q;
+  bool row;
+  json_key(w, "samples");
+  json_array_begin(w);
+  enum rc rc = store_query(s, &q, err,
+                           "SELECT s.sample, o.text, o.token_ids, o.logprobs, s.reward, s.advantage, s.well_formed, "
+                           "s.detail, s.worker, s.fence, s.finish, s.version_first FROM samples s JOIN rollouts o ON o.run = s.run AND "
+                           "o.round = s.round AND o.group_ordinal = s.group_ordinal AND o.sample = s.sample WHERE "
+                           "s.run = ?1 AND s.round = ?2 AND s.group_ordinal = ?3 AND s.sample >= ?4 AND s.state = " SQL_SAMPLE_DONE
+                           " ORDER BY s.sample LIMIT ?5",
+                           BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal), b_int(from), b_int(limit)));
+  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
+    rc = sample_write(s, w, &q, g, tokenizer, err);
+    if (rc == RC_OK && w->out->len > bytes_max)
+      rc = err_set(err, RC_TOO_LARGE, "limit", "the answer is larger than %zu bytes: ask for fewer samples", bytes_max);
+  }
+  rows_end(&q);
+  json_array_end(w);
+  return rc;
+}
+
+/* ---- the group ---- */
+
+enum { G_STATE, G_PURPOSE, G_REASON, G_ITEM, G_COUNT, G_TRAINED_IN, G_PROMPT, G_ANSWER, G_PROMPT_IDS };
+
+enum rc group_write(struct store *s, struct json_writer *w, const struct group_place *g, int64_t from, int64_t limit,
+                    const struct tokenizer *tokenizer, size_t bytes_max, struct err *err) {
+  struct rows q;
+  struct arena arena = ARENA_INIT;
+  bool row = false;
+  void *ids = NULL;
+  size_t count = 0, len;
+  enum rc rc = store_query(s, &q, err,
+                           "SELECT state, purpose, reason, dataset_index, sample_count, trained_in, prompt, answer, "
+                           "prompt_ids FROM groups WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
+                           BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal)));
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  if (rc == RC_OK && !row)
+    rc = err_set(err, RC_NOT_FOUND, "id", "there is no group %s, or its rollouts were dropped",
+                 id_group(g->run, g->round, g->ordinal).text);
+  if (rc == RC_OK) rc = copy_blob(&ids, &count, &q, G_PROMPT_IDS, &arena, err);
+  if (rc == RC_OK) {
+    json_object_begin(w);
+    json_kv_string(w, "id", id_group(g->run, g->round, g->ordinal).text);
+    json_kv_string(w, "run", id_run(g->run).text);
+    json_kv_int(w, "round", g->round);
+    json_kv_int(w, "ordinal", g->ordinal);
+    json_kv_string(w, "state", state_name(MACHINE_GROUP, (int)rows_int(&q, G_STATE)));
+    json_kv_string(w, "purpose", lease_purpose_name((enum lease_purpose)rows_int(&q, G_PURPOSE)));
+    json_kv_string(w, "reason", rows_null(&q, G_REASON) ? NULL : rows_text(&q, G_REASON, NULL));
+    json_kv_int(w, "item", rows_int(&q, G_ITEM));
+    json_kv_int(w, "samples_asked", rows_int(&q, G_COUNT));
+    json_kv_column_int(w, "trained_in", &q, G_TRAINED_IN);
+    const char *prompt = rows_text(&q, G_PROMPT, &len);
+    json_key(w, "prompt");
+    json_write_string_len(w, prompt, len);
+    json_kv_string(w, "answer", rows_text(&q, G_ANSWER, NULL));
+    json_kv_i32s(w, "prompt_ids", ids, count);
+    rc = samples_of(s, w, g, from, limit, tokenizer, bytes_max, err);
+    json_object_end(w);
+  }
+  rows_end(&q);
+  arena_free(&arena);
+  return rc;
+}
