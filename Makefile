@@ -98,6 +98,7 @@ PYTHON  ?= /usr/bin/python3
 PACKAGES := gcc g++ make pkg-config libmicrohttpd-dev libcurl4-openssl-dev libjansson-dev libsqlite3-dev libssl-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libcmocka-dev \
             curl jq openssl python3 python3-pytest python3-yaml python3-jsonschema python3-jinja2 python3-venv
 MPI_PACKAGES := libopenmpi-dev openmpi-bin
+PAGE_PACKAGES := libjs-chart.js
 LINT_PACKAGES := shellcheck
 
 .PHONY: all
@@ -341,12 +342,12 @@ $(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c tests/uni
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help manifests cuda deps demo demo-dapo demo-reward check test test-all contract tokenizers families verifiers fuzz-verifiers test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl whole-size e2e long load bench-smoke faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help manifests cuda deps demo demo-dapo demo-reward check test test-all test-page contract tokenizers families verifiers fuzz-verifiers test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl whole-size e2e long load bench-smoke faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
 deps: ## install what is missing (Debian packages, by name)
-	@deploy/demo/prepare packages $(BUILD)/packages.log $(PACKAGES) $(MPI_PACKAGES) $(LINT_PACKAGES)
+	@deploy/demo/prepare packages $(BUILD)/packages.log $(PACKAGES) $(PAGE_PACKAGES) $(MPI_PACKAGES) $(LINT_PACKAGES)
 
 demo demo-dapo demo-reward: MPI_PACKAGES = # not needed for one trainer
 demo demo-dapo demo-reward: LINT_PACKAGES =
@@ -375,10 +376,10 @@ test: ## everything that must pass before anything is published: check, then rea
 	@$(MAKE) --no-print-directory -s manifests
 	@$(MAKE) --no-print-directory e2e
 
-test-all: ## the long tiers too: all strings for the tokenizers, families, all mutants, speed, load, benches, sanitizers, schemathesis, kill -9 of every role, the demo's seeds and controls
+test-all: ## the long tiers too: all strings for the tokenizers, families, all mutants, speed, load, benches, sanitizers, schemathesis, the page in a browser, kill -9 of every role, the demo's seeds and controls
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory -s manifests SCHEMAS=1
-	@$(MAKE) --no-print-directory tokenizers families verifiers fuzz-verifiers mutants speed load long bench-smoke whole-size asan ubsan tsan contract
+	@$(MAKE) --no-print-directory tokenizers families verifiers fuzz-verifiers mutants speed load long bench-smoke whole-size asan ubsan tsan contract test-page
 	$(PYTHON) tests/e2e/test_inflight_kills.py
 	tests/e2e/demo-seeds
 	$(PYTHON) deploy/rewards/demo.py
@@ -419,6 +420,9 @@ whole-size: all ## a 0.6B model, all three services, rounds of 4 x 4 x 256 token
 
 bench-trl: all ## run the demo beside TRL's GRPOTrainer, from the same base (by pip, into build/: 6 GB; PAIRS=n, STEPS=n)
 	@$(PYTHON) tests/bench/bench-trl
+
+test-page: all ## look at the page in a headless Chromium: views, live runs, keyboard, hostile text, long runs (chromium from Debian, 300 MB; pictures in build/page)
+	$(PYTHON) -m pytest -q -p no:cacheprovider tests/page
 
 test-compose: ## run the containers on a real docker engine (skipped where there is none)
 	@tests/e2e/compose-test || [ $$? = 77 ]

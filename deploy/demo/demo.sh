@@ -92,6 +92,7 @@ start_trainer "$everywhere"
 threads=$(curl -sS "$T/v1/model" | jq .threads)
 cores=$([ -n "$CPUS" ] && echo ${#cpus[@]} || echo "$threads")
 echo "coordinator $C   trainer $T   logs in $OUT/logs"
+echo "watch it in a browser: $C/"
 
 check_alive() { local pid; for pid in "${pids[@]}"; do kill -0 "$pid" 2>/dev/null || fail "a service died"; done; }
 

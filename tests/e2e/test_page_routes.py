@@ -117,7 +117,11 @@ def test_a_group_is_shown_token_by_token(run):
         for key in ("id", "text", "token_ids", "logprobs", "reward", "advantage", "finish", "worker"):
             assert sample[key] == rollout[key]
         assert sum(span["count"] for span in sample["version_spans"]) == len(sample["token_ids"]) and sample["version_spans"][0]["version"] == 1
-        assert all(segment["loss_mask"] for segment in sample["segments"])
+        assert sample["segments"] == [{"start": 0, "count": len(sample["token_ids"]), "loss_mask": True}]
+        # The run has ended: the tokenizer is asked of the trainer.  Special tokens are shown, and are not in the text; bytes that are no character make U+FFFD.
+        assert len(sample["token_texts"]) == len(sample["token_ids"])
+        if "\ufffd" not in sample["text"]:
+            assert "".join(text for text in sample["token_texts"] if not text.startswith("<")) == sample["text"]
     assert [sample["sample"] for sample in call("GET", f"{cluster.coordinator.url}/v1/groups/r1.1.0?from=1&limit=2")["samples"]] == [1, 2]
     for unknown in ("r1.1.99", "r9.0.0", "r1.1", "x"):
         with pytest.raises(HttpError) as missing:
@@ -130,3 +134,9 @@ def test_only_what_is_to_come_is_told_without_the_past(run):
     assert call("GET", url + "/events?past=0", raw=True) == b"retry: 1000\n\n"
     assert call("GET", url + "/events", raw=True).count(b"event: round") == ROUNDS
     assert call("GET", url + "?history=0")["history"] == [] and len(call("GET", url + "?history=2")["history"]) == 2
+
+
+def test_the_document_asks_for_every_module_at_once():
+    document = (FILES / "index.html").read_text()
+    for module in FILES.glob("*.js"):
+        assert f'"/page/{module.name}"' in document, f"{module.name} is loaded only when another module has come"

@@ -100,7 +100,7 @@ class Browser:
 class Page:
     def __init__(self, browser, width, height, dark):
         self.browser = browser
-        self.faults, self.requests = [], collections.Counter()
+        self.faults, self.dialogs, self.requests = [], [], collections.Counter()
         self.width, self.height = width, height
         context = browser.call("Target.createBrowserContext")["browserContextId"]
         self.target = browser.call("Target.createTarget", {"url": "about:blank", "browserContextId": context})["targetId"]
@@ -122,6 +122,9 @@ class Page:
             self.faults.append(f"console {params['type']}: {[one.get('value') or one.get('description') for one in params['args']]}")
         elif method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
             self.faults.append(f"{params['entry']['text']} ({params['entry'].get('url')})")
+        elif method == "Page.javascriptDialogOpening":
+            self.dialogs.append(params["message"])
+            threading.Thread(target=self.call, args=("Page.handleJavaScriptDialog", {"accept": True}), daemon=True).start()
         elif method == "Network.requestWillBeSent":
             self.requests[params["request"]["url"]] += 1
 
@@ -133,7 +136,7 @@ class Page:
 
     def evaluate(self, expression):
         """The value of an expression, a promise's once it is kept."""
-        answer = self.call("Runtime.evaluate", {"expression": expression, "returnByValue": True, "awaitPromise": True})
+        answer = self.call("Runtime.evaluate", {"expression": expression, "returnByValue": True, "awaitPromise": True, "allowUnsafeEvalBlockedByCSP": False})
         if "exceptionDetails" in answer:
             raise RuntimeError(answer["exceptionDetails"].get("exception", {}).get("description", "the expression failed"))
         return answer["result"].get("value")

@@ -2,7 +2,7 @@
 //
 // Addresses: #/ all runs; #/r2/reward a view of a run; #/compare?runs=r1,r2; #/start.  A view is a module with a function
 // mount(root, {data, params, parts, go}) that returns {update, unmount}; update is called when the run has changed.
-import { ApiError, aborted, get, onUnauthorized, post, setToken } from "./api.js";
+import { ApiError, aborted, onUnauthorized, post, setToken } from "./api.js";
 import { redrawAll } from "./charts.js";
 import { el, fill, note } from "./dom.js";
 import { count, duration, percent } from "./format.js";
@@ -170,6 +170,7 @@ async function show() {
     if (!mount) throw new Error(`There is no view ${name}.`);
     const mounted = mount(content, { data, params, parts, go });
     view = mounted instanceof Promise ? await mounted : mounted;
+    content.dataset.shows = location.hash; // what is shown is what the address says
   } catch (error) {
     if (!aborted(error) && mine === place) explain(error);
   }
@@ -191,4 +192,4 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => (red
 addEventListener("hashchange", () => (window.scrollTo(0, 0), show()));
 addEventListener("keydown", typed);
 showBar();
-get("/v1/runs?limit=1").then(show, (error) => explain(error));
+show();

@@ -21,8 +21,7 @@ export class RunData {
 
   // Resolves when there is something to show.
   async start() {
-    await this.readStatus();
-    await this.readRounds();
+    await Promise.all([this.readStatus(), this.readRounds()]);
     if (!this.ended()) this.follow();
   }
 

@@ -57,7 +57,7 @@ export async function mount(root, { data, params, go }) {
     const worst = Math.min(...samples.map((sample) => sample.reward ?? Infinity));
     const sorted = [...samples].sort((a, b) => (order.value === "reward" ? b.reward - a.reward : order.value === "length" ? b.token_ids.length - a.token_ids.length : a.sample - b.sample));
     fill(cards, sorted.map((sample) => card(sample, best > worst && sample.reward === best, (text) => fill(said, text))));
-    fill(legend, shownAs === "text" ? [] : legendOf(shownAs, samples), shownAs !== "text" && samples.some((sample) => !sample.token_texts) ? note("The run's tokenizer is not loaded just now (it is while a run of this model is active), so tokens are shown by their ids.") : null);
+    fill(legend, shownAs === "text" ? [] : legendOf(shownAs, samples), shownAs !== "text" && samples.some((sample) => !sample.token_texts) ? note("The run's tokenizer is not known just now: neither the active run nor the trainer has it. Tokens are shown by their ids.") : null);
     said.classList.toggle("hidden", shownAs === "text");
     more.classList.toggle("hidden", samples.length >= group.samples_asked || group.samples.length < PAGE);
   }

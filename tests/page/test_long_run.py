@@ -1,0 +1,127 @@
+"""A run of 1,000 rounds with 512,000 rollouts: views open within a second, a search goes through all of it, and the timeline follows the hand.
+
+The long run is a short one whose rows are copied, round after round.  Seconds are those of this machine: on one that does other work they are worth little,
+so the bounds here are three times those that an idle one keeps; the figures are printed (pytest -s).
+"""
+import contextlib
+import shutil
+import sqlite3
+import time
+
+import pytest
+
+from harness import Cluster, Deadline, call
+
+ROUNDS = 1000
+OPEN_SECONDS = 3 * 1.0
+FRAME_MS = 3 * 17
+
+
+def copy_rounds(database, run):
+    """Round 0 of the run, 999 times more."""
+    database.execute("PRAGMA foreign_keys = OFF")
+    tables = [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")]
+    for table in tables:
+        columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
+        if table in ("events", "leases", "incidents", "runs", "workers", "intervals") or not {"run", "round"} <= set(columns):
+            continue
+        taken = {"round": "n", "version": "n" if table == "rounds" else "version", "trained_in": "n"}
+        database.execute(f"WITH RECURSIVE more(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM more WHERE n < {ROUNDS - 1}) INSERT INTO {table} ({', '.join(columns)}) SELECT {', '.join(taken.get(c, c) for c in columns)} FROM more, {table} WHERE run = ? AND round = 0", (run,))
+    columns = [row[1] for row in database.execute("PRAGMA table_info(versions)")]
+    database.execute("UPDATE versions SET state = 2 WHERE run = ?", (run,))
+    database.execute(f"WITH RECURSIVE more(n) AS (SELECT 2 UNION ALL SELECT n + 1 FROM more WHERE n < {ROUNDS}) INSERT INTO versions ({', '.join(columns)}) SELECT {', '.join('n' if c == 'version' else c for c in columns)} FROM more, versions WHERE run = ? AND version = 1", (run,))
+    database.execute("UPDATE versions SET state = 1 WHERE run = ? AND version = ?", (run, ROUNDS))
+    database.execute("UPDATE runs SET rounds = ? WHERE id = ?", (ROUNDS, run))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("long")
+    with Cluster(folder, trainer=["--random-init", 1, "--threads", 2]) as made:
+        made.add_server("gen", "--slots", 64)
+        made.run({"name": "long", "rounds": 1, "dataset": {"path": "train.jsonl"}, "groups_per_round": 64, "samples_per_group": 8, "sampling": {"max_new_tokens": 32}})
+        made.coordinator.kill()
+        with contextlib.closing(sqlite3.connect(made.database)) as database, database:
+            copy_rounds(database, 1)
+        made.coordinator.restart()
+        yield made
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def opened(page, url, shown):
+    """Seconds from asking for an address, in a new document, to what is to be seen there."""
+    page.open("about:blank")
+    begun = time.monotonic()
+    page.open(url)
+    page.wait(shown)
+    return time.monotonic() - begun
+
+
+def test_a_long_run_opens_at_once(browser, cluster):
+    page = browser.page()
+    base = f"{cluster.coordinator.url}/#/r1"
+    opened(page, base + "/overview", "document.querySelector('progress, [role=progressbar]')")  # files are kept from now on
+    drawn = "[...document.querySelectorAll('figure:not(.hidden) canvas')].length > 1 && [...document.querySelectorAll('figure:not(.hidden) canvas')].every((canvas) => canvas.getAttribute('aria-label'))"
+    shown = {"overview": drawn, "reward": drawn, "lengths": drawn, "policy": drawn, "rollouts": "document.querySelectorAll('tbody tr').length === 50", "versions": "document.querySelectorAll('tbody tr').length > 100", "configuration": "document.querySelector('pre')"}
+    for view, condition in shown.items():
+        seconds = min(opened(page, f"{base}/{view}", condition) for _ in range(3))
+        print(f"{view}: {1000 * seconds:.0f} ms")
+        assert seconds < OPEN_SECONDS, view
+    assert page.faults == []
+
+
+def test_a_long_run_costs_the_coordinator_little(cluster):
+    url = f"{cluster.coordinator.url}/v1/runs/r1"
+    for name, path in {"status": "?history=0", "rounds": "/rounds?limit=10000", "spread of 50 rounds": "/spread?from=950&limit=50", "50 samples": "/samples?limit=50", "a search's step": "/samples?limit=50&text=nowhere"}.items():
+        begun = time.monotonic()
+        call("GET", url + path, raw=True)
+        print(f"{name}: {1000 * (time.monotonic() - begun):.0f} ms")
+    seen, before, begun = 0, "", time.monotonic()
+    while True:
+        answer = call("GET", f"{url}/samples?limit=200&reward_min=1000000{before}")
+        seen += answer["looked_at"]
+        if answer["next"] is None:
+            break
+        before = f"&before={answer['next']}"
+    print(f"a filter over {seen} samples: {time.monotonic() - begun:.2f} s")
+    assert seen == ROUNDS * 512
+
+
+def test_spreads_of_all_rounds_come_in(browser, cluster):
+    page = browser.page()
+    page.open(f"{cluster.coordinator.url}/#/r1/lengths")
+    deadline, pages = Deadline(60), 0
+    while pages < ROUNDS // 50 and not deadline.passed():
+        pages = sum(count for url, count in page.requests.items() if "/spread?" in url)
+        time.sleep(0.1)
+    assert pages == ROUNDS // 50 and page.faults == []
+
+
+def test_the_timeline_follows_the_hand(browser, cluster):
+    page = browser.page()
+    page.open(f"{cluster.coordinator.url}/#/r1/timeline?from=0&rounds=1")
+    page.wait("document.querySelector('.timeline canvas').getAttribute('aria-label')")
+    # 60,000 bars in ten lanes, zoomed in to a tenth, are dragged about for a second and a half.
+    worst = page.evaluate("""(async () => {
+      const { TimelineCanvas } = await import('/page/timeline_canvas.js');
+      const canvas = new TimelineCanvas();
+      document.querySelector('main').prepend(canvas.element);
+      const names = [['sampling', '--sampling'], ['gradients', '--gradients'], ['waits', null]];
+      const lanes = Array.from({ length: 10 }, (_, lane) => ({ name: `lane ${lane}`, kind: 'generation', bars: Array.from({ length: 6000 }, (_, i) => ({ begin: 1000 * i, end: 1000 * i + 990, name: names[(i + lane) % 3][0], colour: names[(i + lane) % 3][1] })) }));
+      canvas.show(lanes, [{ round: 0, version: 0, begin: 0, end: 6000000 }], [[]], 'many bars');
+      await new Promise(requestAnimationFrame);
+      canvas.zoom(0.1);
+      const took = [];
+      for (let i = 0; i < 90; i++) {
+        await new Promise(requestAnimationFrame);
+        const begun = performance.now();
+        canvas.move(i % 2 ? 3000 : -2000);
+        cancelAnimationFrame(canvas.due);
+        canvas.due = 0;
+        canvas.paint();
+        took.push(performance.now() - begun);
+      }
+      return took.sort((a, b) => a - b)[85];
+    })()""")
+    print(f"a frame of 60,000 bars: {worst:.1f} ms (19 in 20 take less)")
+    assert worst < FRAME_MS and page.faults == []
