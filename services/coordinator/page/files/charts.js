@@ -112,7 +112,7 @@ export class LineFigure {
       maintainAspectRatio: false,
       interaction: { mode: "index", intersect: false },
       scales: {
-        x: { type: "linear", grid: { color: grid, borderColor: grid }, ticks: { ...ticks, callback: (value) => this.data.axis.show(value) }, title: { display: true, text: this.data.axis.label, color: text } },
+        x: { type: "linear", grid: { color: grid, borderColor: grid }, ticks: { ...ticks, precision: 0, callback: (value) => this.data.axis.show(value) }, title: { display: true, text: this.data.axis.label, color: text } },
         y: { min: this.min, max: this.max, suggestedMax: this.suggestedMax, grid: { color: grid, borderColor: grid }, ticks: { ...ticks, callback: (value, i, all) => this.show(value, digitsFor(all)) } },
       },
       plugins: {

@@ -61,7 +61,7 @@ function themeButton() {
   const order = ["system", "light", "dark"];
   const now = localStorage.getItem("leasehold-theme") || "system";
   const next = order[(order.indexOf(now) + 1) % order.length];
-  return el("button", { title: `Colours: ${now}; press for ${next}`, "aria-label": `Colours: ${now}. Change to ${next}`, on: { click: () => (setTheme(next), showBar()) } }, { system: "◐ system", light: "☀ light", dark: "☾ dark" }[now]);
+  return el("button", { title: `Colours: ${now}; press for ${next}`, "aria-label": `Colours: ${now}. Change to ${next}`, on: { click: () => (setTheme(next), showBar()) } }, { system: "◐", light: "☀", dark: "☾" }[now], el("span", { class: "theme" }, ` ${now}`));
 }
 
 // --- the bar ---
