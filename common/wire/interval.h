@@ -2,7 +2,7 @@
  * the answers to batches and steps, generation-servers with heartbeats.
  *
  * Times are wall-clock microseconds of the sender's machine, begin <= end.  Intervals of one sender and lane do not
- * overlap, except `push` and `load`, which run beside the computation. */
+ * overlap, except `push`, `load` and a `checkpoint` in flight, which run beside the computation. */
 #ifndef LEASEHOLD_WIRE_INTERVAL_H
 #define LEASEHOLD_WIRE_INTERVAL_H
 

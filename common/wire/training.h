@@ -164,9 +164,10 @@ struct batch_status {
 /* POST trainer /v1/submit-step: one optimizer step over the run's units since the last, then durable, then pushed,
  * then POST coordinator /v1/versions. Idempotent by step id.
  *
- * With announce_first the version is announced as soon as it is durable, which ends the step, and pushed afterwards,
- * while the next one is computed.  Its answer has no pushes; push_us and the intervals of pushes come with the answer of
- * a later step.
+ * With announce_first the version is announced at once, which ends the step, and pushed afterwards, while the next one is
+ * computed; so is its checkpoint written, which the next step waits for, but the last one's before it is announced.
+ * Until then the newest checkpoint and the record of the rounds since make it durable.  Its answer has no pushes; push_us,
+ * checkpoint_us and the intervals of both come with the answer of a later step.
  *
  * An inner step ends with the optimizer step: no version, nothing durable, nothing pushed.  The round's own step comes
  * after all of its inner steps, over the groups that are left, which may be none.  `after_steps` lets the trainer refuse

@@ -7,12 +7,13 @@
  *   flip-weight         once: a bit of the first tensor, after a step
  *   die-in-batch        SIGKILL after about half of a batch's units are accumulated
  *   die-before-step     SIGKILL when a step, maybe an inner one, is about to be applied, all its units accumulated
- *   die-in-checkpoint   SIGKILL with the checkpoint's folder half written, before it gets its name
+ *   die-in-checkpoint   SIGKILL with the checkpoint's folder half written, before it gets its name; in flight that is
+ *                       after the version is published
  *   die-before-publish  SIGKILL after the version is durable, before it is pushed or announced
  *
  *   short-shard         from the start: this rank's shard ends a block of the norm before its bound
  *
- * On the engine's thread. */
+ * On the engine's thread, or that of a checkpoint beside it. */
 #ifndef LEASEHOLD_TRAINER_FAULT_H
 #define LEASEHOLD_TRAINER_FAULT_H
 

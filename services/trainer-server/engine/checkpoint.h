@@ -12,7 +12,8 @@
  * When the newest checkpoint is damaged the newest whole older one of its run is loaded: the coordinator has the rounds
  * since replayed.  So the folder of the run that `latest` names must hold no version of another run of that name, and
  * none newer than `latest` that could become an older one: pruning removes what is newer than the version at hand,
- * when a run is opened and when it is restored.  Called by the engine's thread only, before it runs by trainer_create.
+ * when a run is opened and when it is restored.  Called by the engine's thread, before it runs by trainer_create; one is
+ * written and the others pruned by a thread that it waits for, too (version.h).
  * Previous hop of a version: version.c.  Next: publish/publisher.c. */
 #ifndef LEASEHOLD_TRAINER_SERVER_ENGINE_CHECKPOINT_H
 #define LEASEHOLD_TRAINER_SERVER_ENGINE_CHECKPOINT_H

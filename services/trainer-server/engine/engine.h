@@ -5,6 +5,7 @@
  *   run        the configuration of the run that is open, and its rounds so far        run_config.c, step.c
  *   round      what was done since the current version was made                        batch.c, step.c
  *   next_step  what has been accumulated since the last step                           batch.c, step.c
+ *   writing    a checkpoint that a thread of its own writes beside the next gradients  version.c
  *
  * The jobs, one file each: open_run.c, batch.c, step.c.  Of several ranks each has an engine; those of the others do
  * what rank 0's tells them (follow.c). */
@@ -68,6 +69,17 @@ struct next_step {
   struct step_result result; /* of the pending one */
 };
 
+/* A checkpoint that is written while the next step's gradients are computed, see version.h. */
+struct checkpoint_writing {
+  bool owed; /* there is one */
+  bool runs; /* the thread: until it was joined all below is its */
+  pthread_t thread;
+  struct checkpoint_meta meta; /* what it borrows stays as it is while the checkpoint is owed */
+  struct weights_blob *blob;   /* held */
+  struct err err;
+  int64_t begun_us, ended_us; /* by the monotonic clock; of the last one until its time was told, then 0 */
+};
+
 struct engine {
   struct trainer_options options;
   struct ops *ops;
@@ -77,6 +89,7 @@ struct engine {
   struct current_run run;
   struct round_so_far round;
   struct next_step next_step;
+  struct checkpoint_writing writing;
   struct timeline timeline;
 
   struct board *board;

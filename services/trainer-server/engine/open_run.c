@@ -46,6 +46,7 @@ enum rc open_run_job(struct engine *e, struct job *job, struct err *err) {
   if (strcmp(v.run, in->run) == 0) return open_answer(e, job); /* opened since the handler looked */
   enum rc rc = run_config_map(&in->training, &unit, &o, err);
   if (rc != RC_OK) return rc;
+  version_checkpoint_end(e);
   board_run_end(e->board);
   if (e->round.changed && e->run.training.update == UPDATE_MINIBATCH)
     start_weights_back(e); /* "current" is the version, not what some inner steps made of it */

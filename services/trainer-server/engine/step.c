@@ -150,8 +150,9 @@ static enum rc step_apply(struct engine *e, const struct submit_step *in, struct
   return RC_OK;
 }
 
-/* The step's checkpoint, when one is due: also at the end of a replay, so that it need not be replayed again. */
-static enum rc step_make_durable(struct engine *e, struct job *job, const struct weights_blob *b, struct err *err) {
+/* The step's checkpoint, when one is due: also at the end of a replay, so that it need not be replayed again.  One of a
+ * version that is announced first, and is not the run's last, is owed: the record leads to it until it is written. */
+static enum rc step_make_durable(struct engine *e, struct job *job, struct weights_blob *b, struct err *err) {
   const struct submit_step *in = &job->in.step;
   struct board_view v;
   board_view(e->board, &v);
@@ -159,13 +160,44 @@ static enum rc step_make_durable(struct engine *e, struct job *job, const struct
     return RC_OK;
   const struct kept_checkpoints kept = {.last = in->keep_last, .versions = in->keep_versions};
   enum rc rc = checkpoint_keep(e->options.state_dir, in->run, &kept, err);
-  if (rc == RC_OK) rc = version_checkpoint(e, b, job, err);
-  job->out.step.checkpoint_us = timeline_mark(&e->timeline, CAUSE_CHECKPOINT, clock_monotonic_us());
+  if (rc == RC_OK && in->announce_first && !in->last && !board_replaying(&v) && version_may_owe(e))
+    version_checkpoint_owe(e, b, job);
+  else if (rc == RC_OK)
+    rc = version_checkpoint(e, b, job, err);
+  job->out.step.checkpoint_us += timeline_mark(&e->timeline, CAUSE_CHECKPOINT, clock_monotonic_us());
   return rc;
 }
 
+/* The checkpoint that an earlier step owes, whose arrays this step changes.  Its time is told in two parts: when it was
+ * written beside the engine, here, and when the engine stands for it, by the engine's own record. */
+struct settled {
+  struct interval beside; /* empty: it was not */
+  int64_t us;             /* of both */
+};
+
+static enum rc step_settle(struct engine *e, struct settled *out, struct err *err) {
+  const int64_t stands_us = clock_monotonic_us();
+  *out = (struct settled){0};
+  if (!e->writing.owed) return RC_OK;
+  const enum rc rc = version_checkpoint_settle(e, err);
+  const int64_t begun_us = e->writing.begun_us, ended_us = e->writing.ended_us;
+  if (rc == RC_OK && begun_us < stands_us)
+    out->beside = (struct interval){CAUSE_CHECKPOINT, begun_us, ended_us < stands_us ? ended_us : stands_us};
+  out->us = timeline_mark(&e->timeline, CAUSE_CHECKPOINT, clock_monotonic_us());
+  out->us += out->beside.end_us - out->beside.begin_us;
+  return rc;
+}
+
+/* Behind the engine's own stretches, which have room for it: see timeline_take. */
+static void beside_note(struct step_status *out, const struct interval *beside) {
+  const int64_t offset_us = clock_wall_offset_us();
+  if (!out->intervals || beside->end_us <= beside->begin_us) return;
+  out->intervals[out->interval_count++] =
+      (struct interval){beside->cause, beside->begin_us + offset_us, beside->end_us + offset_us};
+}
+
 /* From here on the version is current.  The job ends now if the step was replayed, else when it has been published. */
-static void step_finish(struct engine *e, struct job *job, struct weights_blob *b) {
+static void step_finish(struct engine *e, struct job *job, struct weights_blob *b, const struct interval *beside) {
   const struct submit_step *in = &job->in.step;
   struct step_status *out = &job->out.step;
   struct board_view before;
@@ -184,8 +216,9 @@ static void step_finish(struct engine *e, struct job *job, struct weights_blob *
   out->oldest_checkpoint = checkpoint_oldest(e->options.state_dir, in->run, e->options.keep_checkpoints);
   out->checkpoints = checkpoint_versions(e->options.state_dir, in->run, &job->arena);
   jobs_forget_before(e->jobs, in->version);
-  timeline_take(&e->timeline, &out->intervals, &out->interval_count, PUBLISHER_INTERVALS, clock_wall_offset_us(),
+  timeline_take(&e->timeline, &out->intervals, &out->interval_count, 1 + PUBLISHER_INTERVALS, clock_wall_offset_us(),
                 &job->arena);
+  beside_note(out, beside);
   if (replayed) {
     jobs_finish(e->jobs, job, NULL);
     return;
@@ -193,6 +226,7 @@ static void step_finish(struct engine *e, struct job *job, struct weights_blob *
   if (in->announce_first) publisher_take_pushes(e->publisher, in->run, out);
   fault_die(TRAINER_FAULT_DIE_BEFORE_PUBLISH, in->version);
   publisher_submit(e->publisher, job, b);
+  version_checkpoint_begin(e);
 }
 
 /* Where the reference is taken anew, on every rank; twice is as good as once. */
@@ -238,10 +272,12 @@ enum rc step_job(struct engine *e, struct job *job, struct err *err) {
   const struct submit_step *in = &job->in.step;
   struct step_status *out = &job->out.step;
   struct weights_blob *b = NULL;
-  const int64_t begun_us = clock_monotonic_us();
+  struct settled settled;
   enum rc rc = step_check(e, in, err);
+  if (rc == RC_OK) rc = step_settle(e, &settled, err);
+  const int64_t begun_us = clock_monotonic_us();
+  if (rc == RC_OK) rc = step_apply(e, in, err);
   if (rc != RC_OK) return rc;
-  if ((rc = step_apply(e, in, err)) != RC_OK) return rc;
   if (in->inner) return step_end_inner(e, job, begun_us, err);
   if ((rc = version_serialize(e, in->run, in->version + 1, in->push_count > 0, &b, err)) != RC_OK) return rc;
   const struct step_result *result = e->round.changed ? &e->round.last : &e->next_step.result;
@@ -249,18 +285,19 @@ enum rc step_job(struct engine *e, struct job *job, struct err *err) {
                               .digest = b->digest,
                               .grad_norm = result->grad_norm,
                               .lr = result->lr,
-                              .skipped = result->skipped};
+                              .skipped = result->skipped,
+                              .checkpoint_us = settled.us};
   rc = step_agree(e, &b->digest, err);
   if (rc == RC_OK) rc = history_add(e, out, err);
   if (rc != RC_OK) goto out;
   const int64_t stepped_us = clock_monotonic_us();
   out->step_us = stepped_us - begun_us;
   timeline_mark(&e->timeline, CAUSE_STEP, stepped_us);
-  if ((rc = step_make_durable(e, job, b, err)) != RC_OK || (rc = step_refer(e, b->version, err)) != RC_OK) {
+  if ((rc = step_refer(e, b->version, err)) != RC_OK || (rc = step_make_durable(e, job, b, err)) != RC_OK) {
     e->run.history_count--;
     goto out;
   }
-  step_finish(e, job, b);
+  step_finish(e, job, b, &settled.beside);
   return RC_OK;
 out:
   weights_blob_release(b);

@@ -21,6 +21,7 @@
 #include "services/trainer-server/engine/run_config.h"
 #include "services/trainer-server/engine/start_weights.h"
 #include "services/trainer-server/engine/step.h"
+#include "services/trainer-server/engine/version.h"
 #include "services/trainer-server/ranks/devices.h"
 
 enum { QUEUE_JOBS = 1024, POLL_MS = 200 };
@@ -288,6 +289,7 @@ void trainer_stop(struct trainer *t) {
   queue_close(t->queue);
   if (t->thread_runs) pthread_join(t->thread, NULL);
   t->thread_runs = false;
+  version_checkpoint_end(&t->engine);
   devices_part(&t->engine.ranks);
 }
 

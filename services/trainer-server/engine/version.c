@@ -1,9 +1,10 @@
-/* Serializes the current weights, and writes them as a checkpoint. */
+/* Serializes the current weights, and writes them as a checkpoint, at once or beside the engine. */
 #include "services/trainer-server/engine/version.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "services/trainer-server/engine/optimizer_arrays.h"
 
@@ -70,39 +71,123 @@ static void written_out(const void *weights, const void *bytes, size_t count) {
   weights_blob_part_done(weights, bytes, count);
 }
 
-enum rc version_checkpoint(struct engine *e, const struct weights_blob *b, const struct job *step, struct err *err) {
-  struct checkpoint_meta meta = {.version = b->version,
-                                 .digest = b->digest,
-                                 .seed = e->run.seed,
-                                 .optimizer_steps = optimizer_step_count(e->learning.optimizer),
-                                 .start = e->run.start,
-                                 .training = e->run.training,
-                                 .history = e->run.history,
-                                 .history_count = e->run.history_count};
+static void meta_of(struct engine *e, struct checkpoint_meta *meta, const struct weights_blob *b,
+                    const struct job *step) {
   struct board_view v;
   board_view(e->board, &v);
-  snprintf(meta.run, sizeof meta.run, "%s", b->run);
+  *meta = (struct checkpoint_meta){.version = b->version,
+                                   .digest = b->digest,
+                                   .seed = e->run.seed,
+                                   .epoch = v.epoch,
+                                   .fence = v.fence,
+                                   .optimizer_steps = optimizer_step_count(e->learning.optimizer),
+                                   .start = e->run.start,
+                                   .training = e->run.training,
+                                   .history = e->run.history,
+                                   .history_count = e->run.history_count};
+  snprintf(meta->run, sizeof meta->run, "%s", b->run);
   if (step) {
-    snprintf(meta.step_id, sizeof meta.step_id, "%s", step->id);
-    meta.step_request = step->request;
+    snprintf(meta->step_id, sizeof meta->step_id, "%s", step->id);
+    meta->step_request = step->request;
   }
-  meta.epoch = v.epoch;
-  meta.fence = v.fence;
+}
+
+static enum rc write_files(struct engine *e, const struct weights_blob *b, const struct checkpoint_meta *meta,
+                           struct err *err) {
   struct checkpoint_arrays arrays = optimizer_arrays(e);
   arrays.weights_done = written_out;
   arrays.weights = b;
-  enum rc rc = checkpoint_write(e->options.state_dir, e->options.model_dir, &meta, e->model, &arrays, &b->bytes, err);
-  if (rc != RC_OK) return rc;
+  return checkpoint_write(e->options.state_dir, e->options.model_dir, meta, e->model, &arrays, &b->bytes, err);
+}
+
+static enum rc prune_others(const struct engine *e, const struct checkpoint_meta *meta, struct err *err) {
+  return checkpoint_prune(e->options.state_dir, meta->run, meta->version, e->options.keep_checkpoints,
+                          meta->training.reference_every, err);
+}
+
+/* The files, then the older ones go.  Any thread: see checkpoint_writing. */
+static enum rc write_and_prune(struct engine *e, const struct weights_blob *b, const struct checkpoint_meta *meta,
+                               struct err *err) {
   struct err kept = {0};
-  if (!step) rc = checkpoint_keep(e->options.state_dir, b->run, &(struct kept_checkpoints){0}, err);
+  const enum rc rc = write_files(e, b, meta, err);
   if (rc != RC_OK) return rc;
-  rc = checkpoint_prune(e->options.state_dir, b->run, b->version, e->options.keep_checkpoints,
-                        e->run.training.reference_every, &kept);
-  if (rc == RC_OK) return RC_OK;
-  if (!step) { /* what an older run of this name left could be taken for this one's later */
-    if (err) *err = kept;
-    return rc;
-  }
-  log_warn("an old checkpoint could not be removed: %s", kept.message);
+  if (prune_others(e, meta, &kept) != RC_OK) log_warn("an old checkpoint could not be removed: %s", kept.message);
   return RC_OK;
+}
+
+enum rc version_checkpoint(struct engine *e, const struct weights_blob *b, const struct job *step, struct err *err) {
+  struct checkpoint_meta meta;
+  meta_of(e, &meta, b, step);
+  if (step) return write_and_prune(e, b, &meta, err);
+  enum rc rc = write_files(e, b, &meta, err);
+  if (rc == RC_OK) rc = checkpoint_keep(e->options.state_dir, b->run, &(struct kept_checkpoints){0}, err);
+  /* what an older run of this name left could be taken for this one's later */
+  return rc == RC_OK ? prune_others(e, &meta, err) : rc;
+}
+
+/* ---- beside the engine ---- */
+
+bool version_may_owe(const struct engine *e) { return e->ops->host_memory && ranks_alone(&e->ranks); }
+
+static void owed_write(struct engine *e) {
+  struct checkpoint_writing *w = &e->writing;
+  w->err = (struct err){0};
+  w->begun_us = clock_monotonic_us();
+  write_and_prune(e, w->blob, &w->meta, &w->err);
+  w->ended_us = clock_monotonic_us();
+}
+
+static void *owed_main(void *context) {
+  owed_write(context);
+  return NULL;
+}
+
+void version_checkpoint_owe(struct engine *e, struct weights_blob *b, const struct job *step) {
+  struct checkpoint_writing *w = &e->writing;
+  *w = (struct checkpoint_writing){.owed = true, .blob = b};
+  weights_blob_hold(b);
+  meta_of(e, &w->meta, b, step);
+}
+
+void version_checkpoint_begin(struct engine *e) {
+  struct checkpoint_writing *w = &e->writing;
+  if (w->owed) w->runs = pthread_create(&w->thread, NULL, owed_main, e) == 0;
+}
+
+/* Was it written? */
+static bool writing_join(struct checkpoint_writing *w) {
+  if (!w->runs) return false;
+  pthread_join(w->thread, NULL);
+  w->runs = false;
+  return w->err.rc == RC_OK;
+}
+
+static void owed_no_more(struct checkpoint_writing *w) {
+  w->owed = false;
+  weights_blob_release(w->blob);
+  w->blob = NULL;
+}
+
+enum rc version_checkpoint_settle(struct engine *e, struct err *err) {
+  struct checkpoint_writing *w = &e->writing;
+  if (!w->owed) return RC_OK;
+  if (!writing_join(w)) {
+    if (w->err.rc != RC_OK) log_warn("writing the checkpoint of version %" PRId64 " again: %s", w->meta.version, w->err.message);
+    owed_write(e);
+    if (w->err.rc != RC_OK) {
+      *err = w->err;
+      return err->rc;
+    }
+  }
+  owed_no_more(w);
+  return RC_OK;
+}
+
+void version_checkpoint_end(struct engine *e) {
+  struct checkpoint_writing *w = &e->writing;
+  if (!w->owed) return;
+  if (!writing_join(w))
+    log_warn("run %s goes back to an older checkpoint than version %" PRId64 "'s, which was not written: %s", w->meta.run,
+             w->meta.version, w->err.message);
+  owed_no_more(w);
 }

@@ -1,4 +1,4 @@
-/* The publisher: pushes a durable version to the generation-servers (push.h) and announces it to the coordinator, or, with
+/* The publisher: pushes a version to the generation-servers (push.h) and announces it to the coordinator, or, with
  * the step's announce_first, announces it and leaves the pushes to the background (background.h).
  *
  * One thread, one version at a time.  A server that fails is reported, never waited for: it must pull.

@@ -1,6 +1,10 @@
 /* A run with update "inflight": samples bring the behaviour log-probabilities of the versions that sampled them, the trainer
  * answers with its own, a version is announced as soon as it is durable and pushed while the next one is made, and a
  * replay of the record reaches the recorded digests. */
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include "tests/unit/trainer-server/peers.h"
 
 enum { ROUNDS = 3, GROUPS = 2, SERVERS = 2 };
@@ -290,24 +294,193 @@ static void only_inflight_announces_first(void **state) {
   rig_end(&g);
 }
 
-/* ---- replay ---- */
+/* ---- a record ---- */
 
 static struct batch_group recorded[ROUNDS][GROUPS];
+static int last_round = ROUNDS - 1;
+
+static void record(void) {
+  for (int v = 0; v < ROUNDS; v++) {
+    groups_make(&arena, recorded[v], GROUPS, (uint32_t)v + 40);
+    behave(recorded[v], GROUPS, (uint32_t)v + 9);
+  }
+}
+
+static void play_batch(struct rig *g, int v) {
+  struct batch_status batch;
+  char id[32];
+  snprintf(id, sizeof id, "r1.%d.b0", v);
+  rig_batch(g, "r1", id, v, recorded[v], GROUPS, &batch, &arena);
+  if (batch.state != JOB_DONE) fail_msg("%s: %s", id, batch.error.message);
+}
+
+static struct submit_step play_request(int v) {
+  char id[32];
+  snprintf(id, sizeof id, "r1.%d", v);
+  struct submit_step m = samples_step("r1", arena_strdup(&arena, id), v, recorded[v], GROUPS);
+  m.announce_first = true;
+  m.last = v == last_round;
+  return m;
+}
+
+static struct step_status play_step(struct rig *g, int v) {
+  struct step_status step;
+  const struct submit_step m = play_request(v);
+  rig_step(g, &m, &step, &arena);
+  if (step.state != JOB_DONE) fail_msg("%s: %s", m.step_id, step.error.message);
+  return step;
+}
 
 static struct digest play(struct rig *g, int v) {
-  struct batch_status batch;
-  struct step_status step;
-  char batch_id[32], id[32];
-  snprintf(batch_id, sizeof batch_id, "r1.%d.b0", v);
-  snprintf(id, sizeof id, "r1.%d", v);
-  rig_batch(g, "r1", batch_id, v, recorded[v], GROUPS, &batch, &arena);
-  if (batch.state != JOB_DONE) fail_msg("%s: %s", batch_id, batch.error.message);
-  struct submit_step m = samples_step("r1", id, v, recorded[v], GROUPS);
-  m.announce_first = true;
-  rig_step(g, &m, &step, &arena);
-  if (step.state != JOB_DONE) fail_msg("%s: %s", id, step.error.message);
-  return step.digest;
+  play_batch(g, v);
+  return play_step(g, v).digest;
 }
+
+/* ---- checkpoints beside the engine ---- */
+
+static void expect_latest(const struct rig *g, const char *version) {
+  char path[PATH + 32];
+  struct buf text = BUF_INIT;
+  struct err err = {0};
+  snprintf(path, sizeof path, "%s/latest", g->state_dir);
+  assert_rc(RC_OK, file_read(&text, path, 64, &err), err);
+  assert_string_equal(text.data, version);
+  buf_free(&text);
+}
+
+static int64_t checkpoints_took(const struct step_status *s) {
+  int64_t us = 0;
+  for (size_t i = 0; i < s->interval_count; i++)
+    if (s->intervals[i].cause == CAUSE_CHECKPOINT) us += s->intervals[i].end_us - s->intervals[i].begin_us;
+  return us;
+}
+
+static bool lean; /* the versions, masters and moments lie in files */
+
+static void rig_play_begin(struct rig *g) {
+  struct open_run_answer opened;
+  const struct open_run run = the_run("r1");
+  rig_make(g, "");
+  g->options.lean = g->options.optimizer_mapped = lean;
+  rig_start(g);
+  rig_open(g, &run, &opened);
+}
+
+/* The digests of an undisturbed run; what is done beside the engine is told with the next step, and the last one is written
+ * at once. */
+static void play_all(struct digest *straight) {
+  struct rig g;
+  record();
+  rig_play_begin(&g);
+  for (int v = 0; v < ROUNDS; v++) {
+    play_batch(&g, v);
+    const struct step_status step = play_step(&g, v);
+    assert_int_equal(checkpoints_took(&step), step.checkpoint_us);
+    assert_true(v == 0 || step.checkpoint_us > 0);
+    straight[v] = step.digest;
+  }
+  expect_latest(&g, "r1/v3\n");
+  rig_end(&g);
+}
+
+/* Where `latest` is written first: a pipe holds the writing up until somebody reads it, and then cannot be synced. */
+static void latest_blocked(const struct rig *g, char path[PATH + 32]) {
+  snprintf(path, PATH + 32, "%s/latest.tmp", g->state_dir);
+  assert_int_equal(mkfifo(path, 0600), 0);
+}
+
+static void gradients_do_not_wait_for_a_checkpoint(void) {
+  struct rig g;
+  struct err err = {0};
+  struct step_status step;
+  struct digest straight[ROUNDS];
+  char path[PATH + 32];
+  play_all(straight);
+  rig_play_begin(&g);
+  latest_blocked(&g, path);
+  const struct digest first = play(&g, 0);
+  assert_true(digest_equal(&first, &straight[0]));
+  expect(&g, "GET", "/v1/model", NULL, 200, "\"run\":\"r1\",\"version\":1");
+  play_batch(&g, 1);
+  expect_latest(&g, "r1/v0\n");
+  const struct submit_step m = play_request(1);
+  assert_rc(RC_OK, trainer_submit_step(&g.client, &m, WAIT_MS, &err), err);
+  assert_rc(RC_OK, trainer_step_status(&g.client, m.step_id, 200, &step, &arena, WAIT_MS, &err), err);
+  assert_true(step.state == JOB_QUEUED || step.state == JOB_RUNNING);
+  const int reader = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  assert_true(reader >= 0);
+  assert_rc(RC_OK, trainer_step_status(&g.client, m.step_id, WAIT_MS / 2, &step, &arena, WAIT_MS, &err), err);
+  close(reader);
+  assert_true(step.state == JOB_DONE && digest_equal(&step.digest, &straight[1]));
+  assert_true(step.checkpoint_us >= 100000 && step.checkpoint_us == checkpoints_took(&step)); /* the engine stood */
+  rig_restart(&g);
+  expect_latest(&g, "r1/v2\n");
+  rig_end(&g);
+}
+
+static void gradients_do_not_wait_for_a_checkpoint_and_a_step_does(void **state) {
+  (void)state;
+  for (int k = 0; k < 2; k++) {
+    lean = k == 1;
+    gradients_do_not_wait_for_a_checkpoint();
+  }
+  lean = false;
+}
+
+/* It fails the next step, as often as that is submitted, and no sum is lost by it. */
+static void a_checkpoint_that_cannot_be_written_fails_the_next_step(void **state) {
+  (void)state;
+  struct rig g;
+  struct step_status step;
+  struct digest straight[ROUNDS];
+  char path[PATH + 32];
+  play_all(straight);
+  rig_play_begin(&g);
+  snprintf(path, sizeof path, "%s/latest.tmp", g.state_dir);
+  assert_int_equal(mkdir(path, 0700), 0);
+  play(&g, 0);
+  play_batch(&g, 1);
+  const struct submit_step m = play_request(1);
+  for (int i = 0; i < 2; i++) {
+    rig_step(&g, &m, &step, &arena);
+    assert_true(step.state == JOB_FAILED && step.error.rc == RC_IO && strstr(step.error.message, "latest.tmp"));
+    expect(&g, "GET", "/v1/model", NULL, 200, "\"run\":\"r1\",\"version\":1");
+  }
+  assert_int_equal(rmdir(path), 0);
+  const struct digest digests[] = {play_step(&g, 1).digest, play(&g, 2)};
+  for (int v = 1; v < ROUNDS; v++) assert_true(digest_equal(&digests[v - 1], &straight[v]));
+  expect_latest(&g, "r1/v3\n");
+  rig_end(&g);
+}
+
+/* The trainer ends with it, goes back to the checkpoint before, and is fed the record. */
+static void a_checkpoint_that_was_never_written_is_replayed(void **state) {
+  (void)state;
+  struct rig g;
+  struct open_run_answer opened;
+  struct digest straight[ROUNDS];
+  struct open_run run = the_run("r1");
+  char path[PATH + 32];
+  play_all(straight);
+  rig_play_begin(&g);
+  snprintf(path, sizeof path, "%s/latest.tmp", g.state_dir);
+  assert_int_equal(mkdir(path, 0700), 0);
+  play(&g, 0);
+  play_batch(&g, 1);
+  rig_stop(&g);
+  assert_int_equal(rmdir(path), 0);
+  rig_start(&g);
+  run.current_version = 1;
+  rig_open(&g, &run, &opened);
+  assert_true(opened.version == 0 && opened.replaying);
+  for (int v = 0; v < ROUNDS; v++) {
+    const struct digest digest = play(&g, v);
+    assert_true(digest_equal(&digest, &straight[v]));
+  }
+  rig_end(&g);
+}
+
+/* ---- replay ---- */
 
 /* The trainer comes back from version 2's checkpoint, is fed the record, and ends where it was; with another record of one
  * group's behaviour it does not. */
@@ -318,10 +491,8 @@ static void a_replay_of_the_record_reaches_the_recorded_digests(void **state) {
   struct open_run run = the_run("r1");
   struct digest straight[ROUNDS];
   run.training.checkpoint_every = 2;
-  for (int v = 0; v < ROUNDS; v++) {
-    groups_make(&arena, recorded[v], GROUPS, (uint32_t)v + 40);
-    behave(recorded[v], GROUPS, (uint32_t)v + 9);
-  }
+  record();
+  last_round = ROUNDS;
   for (int other = 0; other < 2; other++) {
     rig_make(&g, "");
     rig_start(&g);
@@ -342,6 +513,7 @@ static void a_replay_of_the_record_reaches_the_recorded_digests(void **state) {
     assert_int_equal(digest_equal(&again, &straight[2]), !other);
     rig_end(&g);
   }
+  last_round = ROUNDS - 1;
 }
 
 static int tear_down(void **state) {
@@ -359,6 +531,9 @@ int main(void) {
       cmocka_unit_test(pushes_are_told_with_a_later_step),
       cmocka_unit_test(a_version_that_was_not_accepted_is_pushed_as_such),
       cmocka_unit_test(only_inflight_announces_first),
+      cmocka_unit_test(gradients_do_not_wait_for_a_checkpoint_and_a_step_does),
+      cmocka_unit_test(a_checkpoint_that_cannot_be_written_fails_the_next_step),
+      cmocka_unit_test(a_checkpoint_that_was_never_written_is_replayed),
       cmocka_unit_test(a_replay_of_the_record_reaches_the_recorded_digests),
   };
   log_init("test", LOG_ERROR);
