@@ -17,20 +17,32 @@ enum { IDLE_MS = 200, TICK_MS = 50, LOST_MS = 120000 };
 
 /* ---- working ---- */
 
+/* In flight, when a version has been published: the next step's groups go to the trainer, which waits for them, before the
+ * figures of the step that made the version are fetched. */
+static enum rc train_ahead(struct driver *d, const struct active_run *a, struct err *err) {
+  struct active_run next = *a;
+  int64_t round = 0;
+  next.unfinished = -1;
+  if (a->unfinished < 0 || d->context->config.mode != MODE_INFLIGHT) return RC_OK;
+  if (next_work(&next, true, &d->context->config, &round) != NEXT_TRAIN) return RC_OK;
+  return train_round(d, &next, err);
+}
+
 /* The next step on the run.  *progress: it may have left more to do at once; after train_round, kicks tell. */
 static enum rc work(struct driver *d, const struct active_run *a, bool *progress, struct err *err) {
   const bool opened = d->context && d->context->run == a->run && d->verified_trainer == d->trainer.worker;
   int64_t round = 0;
   const enum next_work next = next_work(a, d->trainer.found, opened ? &d->context->config : NULL, &round);
-  *progress = next == NEXT_START || next == NEXT_STEP;
+  enum rc rc = RC_OK;
+  *progress = next == NEXT_START;
   switch (next) {
     case NEXT_NOTHING: break;
     case NEXT_NO_TRAINER: return err_set(err, RC_UNAVAILABLE, NULL, "no trainer is registered");
     case NEXT_START: return start_run(d, a, err);
     case NEXT_TRAIN: return train_round(d, a, err);
-    case NEXT_STEP: return step_round(d, a, round, err);
+    case NEXT_STEP: rc = train_ahead(d, a, err); break;
   }
-  return RC_OK;
+  return rc == RC_OK && next == NEXT_STEP ? step_round(d, a, round, progress, err) : rc;
 }
 
 /* Returns whether there may be more to do at once. */

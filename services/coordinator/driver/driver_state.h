@@ -8,7 +8,7 @@
  *     late_check.c      a thread of its own: checks posted runs whose datasets are large
  *     record.c          instead of all this, replays a whole recorded run (--replay)
  *     train.c           sends the batches and inner steps of a round, as far as it goes; batch_answers.c takes the answers
- *     step.c            steps a round and publishes what came of it
+ *     step.c            steps a round and publishes what came of it; in flight it only submits, and asks when it is woken
  *       next.c            what is to be done, and which job goes to the trainer
  *       round_jobs.c      the order of these jobs
  *         batch.c, inner_step.c, look.c, model_files.c   what several steps use
@@ -34,6 +34,12 @@ struct sent_batches {
   struct round_job newest; /* the last one in the trainer's order */
 };
 
+/* A round's own step that was submitted in this life, and is not waited for. */
+struct sent_step {
+  int64_t run; /* 0: none */
+  int64_t round, trainer;
+};
+
 struct driver {
   struct core *core;
   struct http_client *http;
@@ -50,6 +56,7 @@ struct driver {
   struct late_check *late_check;
   struct batch_answers *answers;
   struct sent_batches sent;
+  struct sent_step stepping;
   struct run_context *context;        /* of the active run */
   int64_t context_from;               /* the incarnation whose model files it was made of, until that was verified */
   int64_t verified_trainer;           /* the incarnation that was seen to hold the run's version */

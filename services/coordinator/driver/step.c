@@ -2,6 +2,7 @@
 #include "services/coordinator/driver/step.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 
@@ -263,13 +264,45 @@ static enum rc step_submit(struct driver *d, const struct active_run *a, const s
   return step_submit_once(&t, m, &status, arena, err);
 }
 
-enum rc step_round(struct driver *d, const struct active_run *a, int64_t round, struct err *err) {
+/* Not the last one's: the run ends with it.  In trouble the driver stands by, so that the trouble is known to last. */
+static bool step_is_left_alone(const struct driver *d, const struct active_run *a, int64_t round) {
+  return d->context->config.mode == MODE_INFLIGHT && a->unfinished < 0 && round + 1 < a->rounds &&
+         a->state == RUN_RUNNING && d->trouble_since_ms == 0;
+}
+
+static bool step_was_sent(const struct driver *d, const struct active_run *a, int64_t round) {
+  const struct sent_step *s = &d->stepping;
+  return s->run == a->run && s->round == round && s->trainer == d->trainer.worker;
+}
+
+/* One that is left alone: asked for when the driver is woken, by its publication or by something else. */
+static enum rc step_ask(struct driver *d, const struct active_run *a, int64_t round, bool *over, struct err *err) {
+  const struct trainer_client t = driver_trainer(d);
+  const struct id_text id = id_round(a->run, round);
+  struct arena arena = ARENA_INIT;
+  struct step_status status = {0};
+  enum rc rc = trainer_step_status(&t, id.text, 0, &status, &arena, CALL_MS, err);
+  *over = rc != RC_OK || status.state == JOB_DONE || status.state == JOB_FAILED;
+  if (*over) d->stepping.run = 0;
+  if (rc == RC_OK && status.state == JOB_FAILED) rc = step_failed(&status, id.text, false, err);
+  if (rc == RC_OK && status.state == JOB_DONE) rc = step_store(d->core, a, d->trainer.worker, round, &status, err);
+  arena_free(&arena);
+  return rc;
+}
+
+enum rc step_round(struct driver *d, const struct active_run *a, int64_t round, bool *over, struct err *err) {
   struct arena arena = ARENA_INIT;
   struct submit_step m;
+  const bool left_alone = step_is_left_alone(d, a, round);
+  *over = !left_alone;
+  if (left_alone) d->groups_wanted = INT_MAX;
+  if (left_alone && step_was_sent(d, a, round)) return step_ask(d, a, round, over, err);
   enum rc rc = step_message(d->core, d->context, &d->trainer, round, &m, &arena, err);
   if (rc != RC_OK) goto out;
   rc = step_submit(d, a, &m, &arena, err);
-  if (rc == RC_OK)
+  if (rc == RC_OK && left_alone)
+    d->stepping = (struct sent_step){.run = a->run, .round = round, .trainer = d->trainer.worker};
+  else if (rc == RC_OK)
     rc = step_await(d, a, round, m.step_id, err);
   else if (rc == RC_NOT_FOUND && a->unfinished == round)
     rc = step_store(d->core, a, d->trainer.worker, round, NULL, err);

@@ -36,6 +36,7 @@ struct publisher {
   struct board *board;
   struct jobs *jobs;
   const char *coordinator_url, *token;
+  struct http_client *coordinator; /* the thread's: its connection stays open from version to version */
   struct queue *queue;
   struct pusher pusher;
   struct background *background;
@@ -57,11 +58,9 @@ static void pause_ms(const struct publisher *p, int64_t ms) {
 static bool announce(struct publisher *p, const struct job *job) {
   const struct step_status *step = &job->out.step;
   if (!p->coordinator_url || !p->coordinator_url[0]) return false;
-  struct http_client *http = NULL;
   struct err err = {0};
   char worker_id[LIMIT_NAME_MAX];
-  if (http_client_create(&http, p->token, &p->stopping, &err) != RC_OK) return false;
-  struct coordinator_client client = {.http = http, .base_url = p->coordinator_url};
+  struct coordinator_client client = {.http = p->coordinator, .base_url = p->coordinator_url};
   enum rc rc = RC_UNAVAILABLE;
   for (int attempt = 0; attempt < ANNOUNCE_TRIES && !atomic_load(&p->stopping); attempt++) {
     struct board_view v;
@@ -84,7 +83,6 @@ static bool announce(struct publisher *p, const struct job *job) {
   }
   if (rc != RC_OK)
     log_warn("version %" PRId64 " of %s could not be announced: %s", step->version, job->in.step.run, err.message);
-  http_client_destroy(http);
   return rc == RC_OK;
 }
 
@@ -144,6 +142,7 @@ static void *publisher_main(void *context) {
 static void publisher_free(struct publisher *p) {
   background_destroy(p->background);
   pusher_free(&p->pusher);
+  http_client_destroy(p->coordinator);
   queue_destroy(p->queue);
   pthread_mutex_destroy(&p->lock);
   free(p);
@@ -160,7 +159,8 @@ enum rc publisher_create(struct publisher **out, struct board *board, struct job
   pthread_mutex_init(&p->lock, NULL);
   p->metric_seconds = metrics_register(METRIC_COUNTER, "leasehold_trainer_seconds_total", "cause=\"push\"",
                                        "Time of the engine by cause; push: of the publisher, beside it");
-  enum rc rc = pusher_init(&p->pusher, token, &p->stopping, &board->changes, fabric, err);
+  enum rc rc = http_client_create(&p->coordinator, token, &p->stopping, err);
+  if (rc == RC_OK) rc = pusher_init(&p->pusher, token, &p->stopping, &board->changes, fabric, err);
   if (rc == RC_OK) rc = background_create(&p->background, &p->pusher, err);
   if (rc == RC_OK) rc = queue_create(&p->queue, PUBLISH_QUEUE, err);
   if (rc == RC_OK && pthread_create(&p->thread, NULL, publisher_main, p) != 0)

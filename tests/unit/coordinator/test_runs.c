@@ -520,6 +520,61 @@ static void a_run_that_waits_for_room_can_be_stopped(void **state) {
   json_free(wait_state(f, "r1", "stopped"));
 }
 
+/* ---- in flight ---- */
+
+static int batches_sent(struct fixture *f) {
+  pthread_mutex_lock(&f->trainer.lock);
+  const int sent = f->trainer.batches;
+  pthread_mutex_unlock(&f->trainer.lock);
+  return sent;
+}
+
+/* Samples for two steps are in, and the first of these is under way. */
+static int until_stepping_in_flight(struct fixture *f, struct fake_server *s) {
+  struct lease leases[6];
+  f->trainer.slow_steps = true;
+  register_server(f, s, "gen-1");
+  post_run(f, GRPO(2, "},\"mode\":\"inflight\",\"samples_ahead\":24"));
+  collect_leases(f, s, leases, 6);
+  for (int i = 0; i < 6; i++) answer_lease(f, s, &leases[i]);
+  AWAIT(fake_trainer_steps(&f->trainer), "no step was submitted") continue;
+  return batches_sent(f);
+}
+
+/* The trainer waits for them; what it took for the step before is asked for afterwards, and not lost. */
+static void in_flight_the_next_groups_are_sent_before_the_step_is_over(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct err err;
+  const int before = until_stepping_in_flight(f, &s);
+  assert_int_equal(announce(f, "r1.0", 1, f->trainer_is.fence, 1, &err), RC_OK);
+  AWAIT(batches_sent(f) > before, "no batch of the next step was sent") continue;
+  assert_int_equal(read_int(f, "SELECT finished FROM rounds WHERE round = 0"), 0);
+  fake_trainer_finish_steps(&f->trainer);
+  struct json *run = serve_run(f, &s, "r1", "completed");
+  assert_int_equal(get_int(run, "version", NULL), 2);
+  for (size_t i = 0; i < 2; i++) assert_true(json_number(json_get(history_at(run, i), "grad_norm")) == 0.5);
+  json_free(run);
+}
+
+/* It is found failed although nobody stands by, and then tried again as in other modes. */
+static void in_flight_a_step_that_finds_the_disk_full_stays_pending_until_there_is_room(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  f->trainer.disk_full = true;
+  until_stepping_in_flight(f, &s);
+  fake_trainer_finish_steps(&f->trainer);
+  wait_waiting(f, "r1", "No space left on device");
+  assert_int_equal(read_int(f, "SELECT count(*) FROM incidents WHERE kind = 'storage'"), 1);
+  pthread_mutex_lock(&f->trainer.lock);
+  f->trainer.disk_full = false;
+  pthread_mutex_unlock(&f->trainer.lock);
+  struct json *run = serve_run(f, &s, "r1", "completed");
+  assert_int_equal(get_int(run, "version", NULL), 2);
+  assert_int_equal(get_int(run, "totals", "trained_tokens"), 72);
+  json_free(run);
+}
+
 static void a_trainer_that_does_not_know_the_epoch_yet_is_asked_again(void **state) {
   struct fixture *f = *state;
   pthread_mutex_lock(&f->trainer.lock);
@@ -630,6 +685,8 @@ int main(void) {
       CASE(a_run_that_is_stopped_in_a_step_does_not_wait_for_a_lost_trainer_for_ever),
       CASE(a_step_that_finds_the_disk_full_stays_pending_until_there_is_room),
       CASE(a_run_that_waits_for_room_can_be_stopped),
+      CASE(in_flight_the_next_groups_are_sent_before_the_step_is_over),
+      CASE(in_flight_a_step_that_finds_the_disk_full_stays_pending_until_there_is_room),
       CASE(a_trainer_that_does_not_know_the_epoch_yet_is_asked_again),
       CASE(events_report_every_state_and_round),
       CASE(two_orders_of_completion_give_the_same_groups),
