@@ -31,6 +31,7 @@
 struct sent_batches {
   int64_t run; /* 0: none */
   int64_t round, trainer;
+  bool first;              /* nothing of the round was sent before, in an earlier life neither */
   struct round_job newest; /* the last one in the trainer's order */
 };
 
@@ -56,6 +57,7 @@ struct driver {
   struct late_check *late_check;
   struct batch_answers *answers;
   struct sent_batches sent;
+  int64_t newest_round; /* of the run, of those that were open when it was taken up, and that something was sent of since */
   struct sent_step stepping;
   struct run_context *context;        /* of the active run */
   int64_t context_from;               /* the incarnation whose model files it was made of, until that was verified */

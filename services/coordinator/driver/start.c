@@ -154,6 +154,7 @@ enum rc start_run(struct driver *d, const struct active_run *a, struct err *err)
   if (rc == RC_OK) {
     d->verified_trainer = d->trainer.worker;
     d->context_from = 0;
+    d->newest_round = a->has_round ? a->round : -1;
     log_info("run %s: the trainer holds version %" PRId64, id.text, behind ? a->version : answer.version);
   }
   arena_free(&arena);

@@ -255,12 +255,19 @@ static enum rc step_held(struct driver *d, const struct active_run *a, int64_t r
   return step_store(d->core, a, d->trainer.worker, round, &status, err);
 }
 
+/* All batches of the round were sent to this trainer by this life, so no earlier one has submitted the step behind them. */
+static bool step_is_new(const struct driver *d, const struct active_run *a, int64_t round) {
+  const struct sent_batches *s = &d->sent;
+  return s->first && s->run == a->run && s->round == round && s->trainer == d->trainer.worker;
+}
+
 /* One whose version is published is only asked for: its figures are all that is missing. */
-static enum rc step_submit(struct driver *d, const struct active_run *a, const struct submit_step *m,
+static enum rc step_submit(struct driver *d, const struct active_run *a, int64_t round, const struct submit_step *m,
                            struct arena *arena, struct err *err) {
   const struct trainer_client t = driver_trainer(d);
   struct step_status status;
   if (a->unfinished >= 0) return trainer_step_status(&t, m->step_id, 0, &status, arena, CALL_MS, err);
+  if (d->trouble_since_ms == 0 && step_is_new(d, a, round)) return trainer_submit_step(&t, m, SUBMIT_MS, err);
   return step_submit_once(&t, m, &status, arena, err);
 }
 
@@ -299,7 +306,7 @@ enum rc step_round(struct driver *d, const struct active_run *a, int64_t round, 
   if (left_alone && step_was_sent(d, a, round)) return step_ask(d, a, round, over, err);
   enum rc rc = step_message(d->core, d->context, &d->trainer, round, &m, &arena, err);
   if (rc != RC_OK) goto out;
-  rc = step_submit(d, a, &m, &arena, err);
+  rc = step_submit(d, a, round, &m, &arena, err);
   if (rc == RC_OK && left_alone)
     d->stepping = (struct sent_step){.run = a->run, .round = round, .trainer = d->trainer.worker};
   else if (rc == RC_OK)

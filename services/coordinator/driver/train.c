@@ -25,11 +25,16 @@ static void sent_begin(struct driver *d, const struct active_run *a) {
   const struct sent_batches *s = &d->sent;
   if (s->run == a->run && s->round == a->round && s->trainer == d->trainer.worker) return;
   driver_drop_sent(d);
-  d->sent =
-      (struct sent_batches){.run = a->run, .round = a->round, .trainer = d->trainer.worker, .newest = round_job_none()};
+  d->sent = (struct sent_batches){.run = a->run,
+                                  .round = a->round,
+                                  .trainer = d->trainer.worker,
+                                  .first = a->round > d->newest_round,
+                                  .newest = round_job_none()};
+  if (d->sent.first) d->newest_round = a->round;
 }
 
-/* What is stored and was not sent in this life, or what could be planned. */
+/* What is stored and was not sent in this life, or what could be planned.  Of a round that is new to this life an earlier one
+ * has sent nothing, though its first batch may be stored (rounds/publish.c). */
 static enum rc send_next(struct driver *d, const struct active_run *a, struct next_job *next, struct err *err) {
   if (!next->stored) {
     const enum rc rc = next_job_plan(d->core, next, err);
@@ -37,7 +42,7 @@ static enum rc send_next(struct driver *d, const struct active_run *a, struct ne
     if (rc != RC_OK) return rc;
     fault_die(COORDINATOR_FAULT_DIE_AFTER_PLAN, a->round);
   }
-  return send_job(d, a, &next->job, next->stored, err);
+  return send_job(d, a, &next->job, next->stored && !d->sent.first, err);
 }
 
 enum rc train_round(struct driver *d, const struct active_run *a, struct err *err) {

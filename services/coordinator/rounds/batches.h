@@ -6,7 +6,8 @@
  * Under `update: minibatch` a batch holds groups of one optimizer step, and the batch with a full step's last groups plans
  * that inner step too.  Groups of later steps wait until then, so that the steps come in order.
  *
- * batches_select reads, on the driver's thread; the rest is the writer's, inside the caller's savepoint.  A plan is
+ * batches_select reads, on the driver's thread; the rest is the writer's, inside the caller's savepoint.  In `inflight` the
+ * writer selects too: a round's first batch is planned with the version before it (publish.c).  A plan is
  * stored before anything is sent, so that a restart sends the same batch.  A group is in one batch only (I5).
  *
  * Previous hop of a rollout: group_seal.c.  Next: driver/batch_build.c makes the message. */

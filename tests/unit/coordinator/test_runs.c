@@ -548,6 +548,7 @@ static void in_flight_the_next_groups_are_sent_before_the_step_is_over(void **st
   struct err err;
   const int before = until_stepping_in_flight(f, &s);
   assert_int_equal(announce(f, "r1.0", 1, f->trainer_is.fence, 1, &err), RC_OK);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM batches WHERE round = 1 AND number = 0"), 1); /* with the version */
   AWAIT(batches_sent(f) > before, "no batch of the next step was sent") continue;
   assert_int_equal(read_int(f, "SELECT finished FROM rounds WHERE round = 0"), 0);
   fake_trainer_finish_steps(&f->trainer);
