@@ -255,10 +255,16 @@ static enum rc step_held(struct driver *d, const struct active_run *a, int64_t r
   return step_store(d->core, a, d->trainer.worker, round, &status, err);
 }
 
+static bool step_was_sent(const struct driver *d, const struct active_run *a, int64_t round) {
+  const struct sent_step *s = &d->stepping;
+  return s->run == a->run && s->round == round && s->trainer == d->trainer.worker;
+}
+
 /* All batches of the round were sent to this trainer by this life, so no earlier one has submitted the step behind them. */
 static bool step_is_new(const struct driver *d, const struct active_run *a, int64_t round) {
   const struct sent_batches *s = &d->sent;
-  return s->first && s->run == a->run && s->round == round && s->trainer == d->trainer.worker;
+  return s->first && s->run == a->run && s->round == round && s->trainer == d->trainer.worker &&
+         !step_was_sent(d, a, round) && d->trouble_since_ms == 0;
 }
 
 /* One whose version is published is only asked for: its figures are all that is missing. */
@@ -267,7 +273,7 @@ static enum rc step_submit(struct driver *d, const struct active_run *a, int64_t
   const struct trainer_client t = driver_trainer(d);
   struct step_status status;
   if (a->unfinished >= 0) return trainer_step_status(&t, m->step_id, 0, &status, arena, CALL_MS, err);
-  if (d->trouble_since_ms == 0 && step_is_new(d, a, round)) return trainer_submit_step(&t, m, SUBMIT_MS, err);
+  if (step_is_new(d, a, round)) return trainer_submit_step(&t, m, SUBMIT_MS, err);
   return step_submit_once(&t, m, &status, arena, err);
 }
 
@@ -275,11 +281,6 @@ static enum rc step_submit(struct driver *d, const struct active_run *a, int64_t
 static bool step_is_left_alone(const struct driver *d, const struct active_run *a, int64_t round) {
   return d->context->config.mode == MODE_INFLIGHT && a->unfinished < 0 && round + 1 < a->rounds &&
          a->state == RUN_RUNNING && d->trouble_since_ms == 0;
-}
-
-static bool step_was_sent(const struct driver *d, const struct active_run *a, int64_t round) {
-  const struct sent_step *s = &d->stepping;
-  return s->run == a->run && s->round == round && s->trainer == d->trainer.worker;
 }
 
 /* One that is left alone: asked for when the driver is woken, by its publication or by something else. */

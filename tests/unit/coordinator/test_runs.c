@@ -558,6 +558,17 @@ static void in_flight_the_next_groups_are_sent_before_the_step_is_over(void **st
   json_free(run);
 }
 
+/* Another message of the same step could differ, by the servers that it names, and would be refused. */
+static void in_flight_a_step_is_submitted_once_when_the_run_is_stopped(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  until_stepping_in_flight(f, &s);
+  assert_int_equal(call(f, "POST", "/v1/runs/r1/stop", NULL, NULL), 200);
+  fake_trainer_finish_steps(&f->trainer);
+  json_free(wait_state(f, "r1", "stopped"));
+  assert_int_equal(fake_trainer_steps(&f->trainer), 1);
+}
+
 /* It is found failed although nobody stands by, and then tried again as in other modes. */
 static void in_flight_a_step_that_finds_the_disk_full_stays_pending_until_there_is_room(void **state) {
   struct fixture *f = *state;
@@ -687,6 +698,7 @@ int main(void) {
       CASE(a_step_that_finds_the_disk_full_stays_pending_until_there_is_room),
       CASE(a_run_that_waits_for_room_can_be_stopped),
       CASE(in_flight_the_next_groups_are_sent_before_the_step_is_over),
+      CASE(in_flight_a_step_is_submitted_once_when_the_run_is_stopped),
       CASE(in_flight_a_step_that_finds_the_disk_full_stays_pending_until_there_is_room),
       CASE(a_trainer_that_does_not_know_the_epoch_yet_is_asked_again),
       CASE(events_report_every_state_and_round),
