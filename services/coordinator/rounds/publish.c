@@ -1,12 +1,12 @@
 /* Makes an announced version current: the old one is superseded, its leases are void, the round is done, the next one
- * opens. */
+ * opens, and in flight what waits for it is planned as its first batch. */
 #include "services/coordinator/rounds/publish.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "services/coordinator/store/ids.h"
 #include "services/coordinator/rounds/batches.h"
+#include "services/coordinator/store/ids.h"
 #include "services/coordinator/pool/leases.h"
 #include "services/coordinator/rounds/round.h"
 #include "services/coordinator/rounds/stream.h"
