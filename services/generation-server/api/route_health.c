@@ -69,6 +69,9 @@ void handle_metrics(struct http_request *r, void *context) {
   show(METRIC_COUNTER, "leasehold_generation_steps_total", "Forward passes.", (double)n.steps);
   show(METRIC_COUNTER, "leasehold_generation_rows_total",
        "Rows (decoded and prefilled positions) over all forward passes.", (double)n.rows);
+  show(METRIC_COUNTER, "leasehold_generation_rows_shared_total",
+       "Rows of these that were not computed: a sample of the same prompt with the same tokens had the same row.",
+       (double)n.rows_shared);
   show(METRIC_COUNTER, "leasehold_generation_preemptions_total",
        "Samples that lost their KV pages and were computed again.", (double)n.preemptions);
   show(METRIC_COUNTER, "leasehold_generation_activations_total", "Swaps of the active weights.", (double)n.activations);

@@ -52,6 +52,14 @@ struct sample {
   struct stop_state matching; /* how much of the job's stop texts its tokens end with */
   bool kv_used;              /* a token was drawn from it */
   bool recomputing;          /* lost it in its slot when weights were swapped, and has drawn no token since */
+  struct sample *head;        /* whose first tokens are this one's (branches.h); itself where there is no other */
+  struct sample *parted_from; /* of a head: whose token parted_at was another one; NULL: of none */
+  int32_t parted_at;
+  struct sample *maker; /* of a head: one of its followers, or itself, whose row the others may have in the same step */
+  struct row_name {
+    int64_t step; /* 0: none */
+    int32_t row;  /* among the step's computed rows */
+  } row, row_before; /* the last that it had, and the one before; none of keys and values that are gone */
 
   atomic_int shown;      /* the arrays above are final up to here: a follower may read so far */
   atomic_bool over;      /* so are finish and digest */

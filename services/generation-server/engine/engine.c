@@ -17,6 +17,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "services/generation-server/engine/activation.h"
+#include "services/generation-server/engine/branches.h"
 #include "services/generation-server/engine/engine_state.h"
 #include "services/generation-server/engine/engine_step.h"
 #include "services/generation-server/engine/sample_life.h"
@@ -64,11 +65,14 @@ static void take_lists(struct engine *e, struct taking *t, const struct engine_o
   e->items = take(t, samples, sizeof *e->items);
   e->take = take(t, samples, sizeof *e->take);
   e->slot_used = take(t, slots, sizeof *e->slot_used);
-  e->tokens = take(t, rows, sizeof *e->tokens);
   e->sequence = take(t, rows, sizeof *e->sequence);
   e->position = take(t, rows, sizeof *e->position);
+  e->computed = take(t, rows, sizeof *e->computed);
+  e->tokens = take(t, rows, sizeof *e->tokens);
+  e->computed_sequence = take(t, rows, sizeof *e->computed_sequence);
+  e->computed_position = take(t, rows, sizeof *e->computed_position);
+  e->logits_row = take(t, rows, sizeof *e->logits_row);
   e->pages = take(t, slots * (size_t)pages_per_sequence(o), sizeof *e->pages);
-  e->pick_rows = take(t, ENGINE_LOGITS_ROWS, sizeof *e->pick_rows);
   e->picks = take(t, rows, sizeof *e->picks);
 }
 
@@ -85,6 +89,7 @@ struct engine_memory engine_memory(const struct engine_options *o) {
 static bool allocate(struct engine *e) {
   struct taking t = {0};
   take_lists(e, &t, &e->options);
+  for (int i = 0; e->logits_row && i < e->rows_max; i++) e->logits_row[i] = -1;
   e->logits = e->model->ops->alloc(e->model->ops, logits_bytes(&e->options));
   e->sampler = sampler_create(e->model->ops, e->model->config.vocabulary);
   return !t.refused && e->logits && e->sampler;
@@ -127,11 +132,14 @@ struct weights *engine_free(struct engine *e) {
   workspace_free(e->ws);
   kv_cache_free(e->kv);
   free(e->slot_used);
-  free(e->tokens);
   free(e->sequence);
   free(e->position);
+  free(e->computed);
+  free(e->tokens);
+  free(e->computed_sequence);
+  free(e->computed_position);
+  free(e->logits_row);
   free(e->pages);
-  free(e->pick_rows);
   free(e->picks);
   free(e->live);
   free(e->items);
@@ -230,6 +238,7 @@ static void take_job(struct engine *e, struct decode_job *job) {
     return;
   }
   job->taken = true;
+  branches_begin(job);
   job->late = atomic_load(&e->pausing);
   for (int32_t i = 0; i < job->sample_count; i++)
     if (job->samples[i].state != DECODE_DONE) e->live[e->live_count++] = &job->samples[i];
@@ -460,6 +469,7 @@ void engine_read_counters(struct engine *e, struct engine_counters *out) {
   *out = (struct engine_counters){.tokens_sampled = atomic_load(&e->tokens_sampled),
                                   .steps = atomic_load(&e->steps),
                                   .rows = atomic_load(&e->rows),
+                                  .rows_shared = atomic_load(&e->rows_shared),
                                   .preemptions = atomic_load(&e->preemptions),
                                   .activations = atomic_load(&e->activations),
                                   .pauses = atomic_load(&e->pauses),

@@ -21,7 +21,7 @@ struct engine;
 
 /* Read from any thread. */
 struct engine_counters {
-  int64_t tokens_sampled, steps, rows, preemptions, busy_slot_us;
+  int64_t tokens_sampled, steps, rows, rows_shared, preemptions, busy_slot_us; /* rows_shared: of these */
   int64_t activations, pauses, pause_us; /* pauses: activations between two steps of samples that went on */
   int64_t recomputed;                    /* positions of running samples that lost keys and values at an activation */
   int slots_busy, samples_waiting, pages_free, pages_total;

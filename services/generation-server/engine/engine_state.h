@@ -18,9 +18,9 @@ enum {
   ENGINE_DRAWS = 256       /* tokens drawn from them at once: several from the last row of a group's prompt */
 };
 
-/* One row of the step whose logits are drawn from. */
+/* One computed row of the step whose logits are drawn from. */
 struct pick {
-  int32_t row;
+  int32_t row, logits; /* logits: where they lie while they are at hand */
   struct sample *sample; /* draws its next token */
   bool for_group;        /* the prompt's last position: every sample of the job without a token draws */
   int32_t judges;        /* the prompt's position whose token the row's logits judge; nothing is drawn.  0: none */
@@ -49,12 +49,16 @@ struct engine {
   int slots_busy, leased_busy;
 
   /* One step. */
+  int64_t step; /* its number */
   int rows_max, pages_per_sequence;
-  int32_t *tokens, *sequence, *position; /* [rows_max] */
+  int32_t *sequence, *position, *computed; /* [rows_max] which of the computed rows each row is */
+  int32_t *tokens, *computed_sequence, *computed_position; /* [rows_max] of the computed rows */
   int32_t *pages;                        /* [slots, pages_per_sequence] */
-  int32_t *pick_rows;                    /* [ENGINE_LOGITS_ROWS] */
   struct pick *picks;                    /* [rows_max] */
-  int row_count, pick_count, judged_count; /* judged_count: picks that judge */
+  int row_count, computed_count, pick_count, judged_count; /* judged_count: picks that judge */
+  int32_t pick_rows[ENGINE_LOGITS_ROWS];                    /* computed rows whose logits are at hand */
+  const struct decode_job *pick_jobs[ENGINE_LOGITS_ROWS];   /* and the jobs that they are of */
+  int32_t *logits_row;                                      /* [rows_max] where these lie; -1: not at hand */
   float *logits; /* [ENGINE_LOGITS_ROWS, V] */
   struct draw draws[ENGINE_DRAWS];
   struct sample *drawn[ENGINE_DRAWS]; /* the sample that each draw is for */
@@ -84,7 +88,7 @@ struct engine {
   bool shown_valid;
   struct err failure; /* rc RC_OK: none */
 
-  atomic_llong tokens_sampled, steps, rows, preemptions, activations, pauses, pause_us, recomputed, busy_slot_us;
+  atomic_llong tokens_sampled, steps, rows, rows_shared, preemptions, activations, pauses, pause_us, recomputed, busy_slot_us;
   struct {
     atomic_llong steps, rows, us;
   } by_rows[WIRE_STEP_SLOTS];

@@ -14,6 +14,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "services/generation-server/engine/activation.h"
+#include "services/generation-server/engine/branches.h"
 #include "services/generation-server/engine/engine_state.h"
 #include "services/generation-server/engine/sample_life.h"
 
@@ -103,16 +104,45 @@ static bool reserve(struct engine *e, int at, int32_t length) {
   return true;
 }
 
-static void add_rows(struct engine *e, struct sample *s, int32_t first, int32_t count) {
+/* Whether the keys and values of a sample with the same tokens, which has had its row of this step, are these, bit for
+ * bit: the active weights have computed all of them, or the two had their last row in common. */
+static bool same_kv(const struct engine *e, const struct sample *s, const struct sample *maker) {
+  if (kv_is_fresh(e, s) && kv_is_fresh(e, maker)) return true;
+  return s->row.step > 0 && s->row.step == maker->row_before.step && s->row.row == maker->row_before.row;
+}
+
+/* A sample that has the very row in this step; NULL: none.  A device replays a step by the shape of its rows, and computes
+ * each of them. */
+static const struct sample *find_maker(const struct engine *e, const struct sample *s) {
+  const struct sample *maker = s->head->maker;
+  if (!e->model->ops->host_memory || !maker || maker->row.step != e->step) return NULL;
+  return maker->head == s->head && maker->count == s->count && same_kv(e, s, maker) ? maker : NULL;
+}
+
+/* Returns the computed row of the first of them.  Of a row that another sample has had computed only the key and the value
+ * are written once more. */
+static int32_t add_rows(struct engine *e, struct sample *s, int32_t first, int32_t count) {
+  const bool newest = count == 1 && first + 1 == sample_length(s);
+  const struct sample *maker = newest ? find_maker(e, s) : NULL;
+  const int32_t begin = maker ? maker->row.row : e->computed_count;
   memcpy(e->pages + (size_t)s->slot * (size_t)e->pages_per_sequence, s->kv.pages,
          (size_t)s->kv.page_count * sizeof *s->kv.pages);
   for (int32_t i = 0; i < count; i++) {
     const int row = e->row_count++;
     assert(row < e->rows_max);
-    e->tokens[row] = sample_token_at(s, first + i);
     e->sequence[row] = s->slot;
     e->position[row] = first + i;
+    e->computed[row] = begin + i;
+    if (maker) continue;
+    e->tokens[begin + i] = sample_token_at(s, first + i);
+    e->computed_sequence[begin + i] = s->slot;
+    e->computed_position[begin + i] = first + i;
+    e->computed_count++;
   }
+  s->row_before = s->row;
+  s->row = (struct row_name){e->step, begin + count - 1};
+  if (!maker && (newest || s->head->maker == s)) s->head->maker = newest ? s : NULL;
+  return begin;
 }
 
 static bool group_needs_first(const struct decode_job *job) {
@@ -121,8 +151,8 @@ static bool group_needs_first(const struct decode_job *job) {
   return false;
 }
 
-/* Rows whose logits judge the next token of the prompt, until the prompt has been computed once. */
-static void add_judged(struct engine *e, struct sample *s, int row, int32_t first, int32_t count) {
+/* Rows whose logits judge the next token of the prompt, until the prompt has been computed once.  row: as computed. */
+static void add_judged(struct engine *e, struct sample *s, int32_t row, int32_t first, int32_t count) {
   const struct decode_job *job = s->job;
   if (!job->prompt_logprobs || job->leader != s || job->prompt_judged) return;
   for (int32_t i = 0; i < count && first + i + 1 < job->prompt_count; i++) {
@@ -131,8 +161,8 @@ static void add_judged(struct engine *e, struct sample *s, int row, int32_t firs
   }
 }
 
-/* Rows [first, first + count) of s start at `row` of the step: notes those from whose logits a token is drawn. */
-static void add_picks(struct engine *e, struct sample *s, int row, int32_t first, int32_t count) {
+/* Rows [first, first + count) of s start at `row` of the computed ones: notes those from whose logits a token is drawn. */
+static void add_picks(struct engine *e, struct sample *s, int32_t row, int32_t first, int32_t count) {
   const struct decode_job *job = s->job;
   const int32_t P = job->prompt_count, end = first + count;
   const bool leads = job->leader == s && !job->prompt_ready && end >= P;
@@ -144,17 +174,17 @@ static void add_picks(struct engine *e, struct sample *s, int row, int32_t first
 }
 
 static void gather(struct engine *e) {
-  e->row_count = e->pick_count = e->judged_count = 0;
+  e->step++;
+  e->row_count = e->computed_count = e->pick_count = e->judged_count = 0;
   scheduler_rows(e->items, e->live_count, e->options.prefill_chunk, e->take);
   for (int i = 0; i < e->live_count; i++) {
     struct sample *s = e->live[i];
     if (e->take[i] == 0) continue;
     const int32_t first = s->kv.length, count = e->take[i];
-    const int row = e->row_count;
     if (!reserve(e, i, first + count)) continue;
     if (first == 0) s->kv_swap = e->swap;
     e->items[i] = picture(e, s);
-    add_rows(e, s, first, count);
+    const int32_t row = add_rows(e, s, first, count);
     add_judged(e, s, row, first, count);
     add_picks(e, s, row, first, count);
   }
@@ -179,6 +209,7 @@ static void take_token(struct engine *e, struct sample *s, const struct draw *d)
   s->recomputing = false;
   if (job->raw_logprobs) keep_raw(e, s, e->logits + (size_t)d->row * (size_t)e->model->config.vocabulary);
   s->count++;
+  branch_grow(s);
   sample_show(e, s);
   atomic_fetch_add(&e->tokens_sampled, 1);
   if (sample_stops(s))
@@ -261,33 +292,53 @@ static bool same_cut(const struct sampling_params *a, const struct sampling_para
   return a->temperature == b->temperature && a->top_k == b->top_k && a->top_p == b->top_p && a->min_p == b->min_p;
 }
 
-/* Cuts the rows of logits of picks [begin, begin + n), each of them once, before the first draw from it. */
-static void cut_rows(struct engine *e, int begin, int n) {
+/* Cuts the n rows of logits at hand, each of them once, before the first draw from it. */
+static void cut_rows(struct engine *e, int n) {
   const struct ops *ops = e->model->ops;
   const int V = e->model->config.vocabulary;
   for (int i = 0; i < n;) {
-    const struct sampling_params *cut = &e->picks[begin + i].sample->job->cut;
+    const struct sampling_params *cut = &e->pick_jobs[i]->cut;
     int count = 1;
-    while (i + count < n && same_cut(cut, &e->picks[begin + i + count].sample->job->cut)) count++;
+    while (i + count < n && same_cut(cut, &e->pick_jobs[i + count]->cut)) count++;
     if (sampling_cuts(cut)) ops->cut(ops, e->logits + (size_t)i * (size_t)V, cut, count, V);
     i += count;
   }
 }
 
+/* The rows whose logits the picks from `begin` on need, each of them once, as many as there is room for; returns how many
+ * picks that serves. */
+static int ask_rows(struct engine *e, int begin, int *rows) {
+  int end = begin;
+  *rows = 0;
+  for (; end < e->pick_count; end++) {
+    struct pick *pick = &e->picks[end];
+    int32_t *at = &e->logits_row[pick->row];
+    if (*at < 0) {
+      if (*rows == ENGINE_LOGITS_ROWS) break;
+      e->pick_rows[*rows] = pick->row;
+      e->pick_jobs[*rows] = pick->sample->job;
+      *at = (*rows)++;
+    }
+    pick->logits = *at;
+  }
+  for (int i = 0; i < *rows; i++) e->logits_row[e->pick_rows[i]] = -1;
+  return end - begin;
+}
+
 static void draw_all(struct engine *e, const void *hidden) {
-  for (int begin = 0; begin < e->pick_count; begin += ENGINE_LOGITS_ROWS) {
-    const int n = e->pick_count - begin < ENGINE_LOGITS_ROWS ? e->pick_count - begin : ENGINE_LOGITS_ROWS;
-    for (int i = 0; i < n; i++) e->pick_rows[i] = e->picks[begin + i].row;
-    forward_logits(e->active, hidden, e->pick_rows, n, e->ws, e->logits);
-    cut_rows(e, begin, n);
-    for (int i = 0; i < n; i++) {
-      const struct pick *pick = &e->picks[begin + i];
+  for (int begin = 0, n, rows; begin < e->pick_count; begin += n) {
+    n = ask_rows(e, begin, &rows);
+    forward_logits(e->active, hidden, e->pick_rows, rows, e->ws, e->logits);
+    cut_rows(e, rows);
+    for (int i = begin; i < begin + n; i++) {
+      const struct pick *pick = &e->picks[i];
       if (pick->judges > 0)
-        judge_prompt(e, pick->sample->job, pick->judges, e->logits + (size_t)i * (size_t)e->model->config.vocabulary);
+        judge_prompt(e, pick->sample->job, pick->judges,
+                     e->logits + (size_t)pick->logits * (size_t)e->model->config.vocabulary);
       else if (pick->for_group)
-        add_group(e, pick->sample->job, i);
+        add_group(e, pick->sample->job, pick->logits);
       else
-        add_draw(e, pick->sample, i);
+        add_draw(e, pick->sample, pick->logits);
     }
     draw_gathered(e);
   }
@@ -318,6 +369,27 @@ static void note_cost(struct engine *e, int rows, bool decodes, int64_t us) {
   atomic_fetch_add(&e->by_rows[slot].us, us);
 }
 
+/* All rows of the step: those of equal beginnings are computed once. */
+static const void *forward_rows(struct engine *e) {
+  const struct rows rows = {.T = e->row_count,
+                            .sequence = e->sequence,
+                            .position = e->position,
+                            .pages = e->pages,
+                            .pages_per_sequence = e->pages_per_sequence,
+                            .sequences = e->options.slots};
+  const void *hidden;
+  if (e->computed_count == e->row_count) {
+    forward_run(e->active, &rows, e->tokens, e->kv, e->ws, NULL, &hidden);
+    return hidden;
+  }
+  struct forward_call call = {.rows = rows, .row = e->computed, .computed = rows, .tokens = e->tokens};
+  call.computed.T = e->computed_count;
+  call.computed.sequence = e->computed_sequence;
+  call.computed.position = e->computed_position;
+  forward_run_shared(e->active, &call, e->kv, e->ws, NULL, &hidden);
+  return hidden;
+}
+
 bool step_run(struct engine *e) {
   const int64_t begin_us = clock_monotonic_us();
   admit(e);
@@ -330,23 +402,17 @@ bool step_run(struct engine *e) {
   }
   activation_step_begins(e, begin_us);
   e->step_begin_us = begin_us;
-  const struct rows rows = {.T = e->row_count,
-                            .sequence = e->sequence,
-                            .position = e->position,
-                            .pages = e->pages,
-                            .pages_per_sequence = e->pages_per_sequence,
-                            .sequences = e->options.slots};
-  const void *hidden;
-  forward_run(e->active, &rows, e->tokens, e->kv, e->ws, NULL, &hidden);
+  const void *hidden = forward_rows(e);
   if (e->pick_count == 0 && !device_holds(e)) return true;
-  const bool decodes = e->judged_count == 0 && e->pick_count == rows.T; /* a token is drawn from every row */
+  const bool decodes = e->judged_count == 0 && e->pick_count == e->row_count; /* a token is drawn from every row */
   share_prompts(e);
   draw_all(e, hidden);
   const int64_t took_us = clock_monotonic_us() - begin_us;
   e->step_decoded = decodes;
   atomic_fetch_add(&e->steps, 1);
-  atomic_fetch_add(&e->rows, rows.T);
+  atomic_fetch_add(&e->rows, e->row_count);
+  atomic_fetch_add(&e->rows_shared, e->row_count - e->computed_count);
   atomic_fetch_add(&e->busy_slot_us, leased * took_us);
-  note_cost(e, rows.T, decodes, took_us);
+  note_cost(e, e->row_count, decodes, took_us);
   return true;
 }

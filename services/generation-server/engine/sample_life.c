@@ -41,6 +41,7 @@ void sample_enter_slot(struct engine *e, struct sample *s) {
 void sample_drop_kv(struct engine *e, struct sample *s) {
   kv_truncate(e->kv, &s->kv, 0);
   s->kv_used = false;
+  s->row = s->row_before = (struct row_name){0};
 }
 
 void sample_evict(struct engine *e, struct sample *s) {
