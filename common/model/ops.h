@@ -224,7 +224,7 @@ struct ops {
    * row[T]: which row of what the forward pass saved (x, gate, up, rstd; not the gradients) is row t's.  NULL: t */
   /* Tokens in order */
   void (*embed_backward)(const struct ops *, float *dtable, const float *dx, const int32_t *token, int T, int V, int D);
-  /* dx += */
+  /* dx +=.  Where memory is the host's, dx or dw may be NULL: it is not wanted. */
   void (*rmsnorm_backward)(const struct ops *, float *dx, float *dw, const float *dy, const float *x,
                            const void *w_operand, bool plus_one, const float *rstd, const int32_t *row, int T, int D);
   /* dW[N,K] += dy^T x, dot over places.  place[T], ascending: the place of row t of dy along the dot; dy is zero at the
@@ -233,7 +233,7 @@ struct ops {
                                const int32_t *row, const int32_t *place, int T, int N, int K);
   /* db[N] += dy[T,N], token after token */
   void (*add_bias_backward)(const struct ops *, float *db, const void *dy_operand, int T, int N);
-  /* Dx overwritten.  dw NULL: no norm. */
+  /* dx overwritten.  Without w no norm, and no dw.  Where memory is the host's, dx or dw may be NULL: it is not wanted. */
   void (*head_norm_rope_backward)(const struct ops *, float *dx, float *dw, const float *dy, const float *x,
                                   const void *w_operand, bool plus_one, const float *rstd, const float *rope,
                                   const int32_t *position, const int32_t *row, int T, int H, int E);

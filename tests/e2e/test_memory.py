@@ -89,7 +89,7 @@ def trainer_formula(config, T, threads=1, recompute=False, mapped=False, lean=Fa
         "weights": (2 if lean else 4) * P + 2 * V * D,
         "optimizer": (12 if mapped else 24) * P - (4 * P - 4 * MIB - 4 * V * D if lean else 0),
         "activations": T * 4 * D * (L + 2) if recompute else T * (L * (12 * D + 8 * HE + 8 * GE + 10 * F) + 4 * D),
-        "scratch": T * (22 * D + 24 * HE + 36 * GE + 18 * F + 110) + 256 * (6 * V + 4 * D) + threads * MIB + 4 * E * config["max_position_embeddings"] + (2 * V * D if lean else 0),
+        "scratch": T * (22 * D + 24 * HE + 36 * GE + 18 * F + 146) + 256 * (6 * V + 4 * D) + threads * MIB + 4 * E * config["max_position_embeddings"] + (2 * V * D if lean else 0),
         "published versions": 0 if lean else 4 * P,
         "changes between versions": 2 * P,
     }

@@ -453,8 +453,8 @@ static void ops_rmsnorm_backward(const struct ops *o, float *dx, float *dw, cons
                                     .T = T,
                                     .D = D};
   assert((size_t)D * sizeof(float) <= CPU_SCRATCH_BYTES);
-  split(o, cpu_of(o)->kernels->rmsnorm_backward_x, &c, (size_t)T, 1, 0.8 * T * D);
-  split(o, cpu_of(o)->kernels->rmsnorm_backward_w, &c, (size_t)D, 16, 0.5 * T * D);
+  if (dx) split(o, cpu_of(o)->kernels->rmsnorm_backward_x, &c, (size_t)T, 1, 0.8 * T * D);
+  if (dw) split(o, cpu_of(o)->kernels->rmsnorm_backward_w, &c, (size_t)D, 16, 0.5 * T * D);
 }
 
 static void ops_gemm_weight_backward(const struct ops *o, float *dW, const void *dy, const void *x, const int32_t *row,
@@ -489,7 +489,7 @@ static void ops_head_norm_rope_backward(const struct ops *o, float *dx, float *d
                                  .H = H,
                                  .E = E};
   assert(E % 2 == 0 && E <= CPU_HEAD_DIM_MAX);
-  split(o, cpu_of(o)->kernels->head_norm_rope_backward_x, &c, (size_t)T, 1, 1.5 * T * H * E);
+  if (dx) split(o, cpu_of(o)->kernels->head_norm_rope_backward_x, &c, (size_t)T, 1, 1.5 * T * H * E);
   if (w && dw) split(o, cpu_of(o)->kernels->head_norm_rope_backward_w, &c, (size_t)E / 2, 8, 1.0 * T * H * E);
 }
 

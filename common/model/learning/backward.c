@@ -399,7 +399,19 @@ struct gradient_rows {
   const int32_t *norm_row; /* rows in the array that it saved before the queries: norm_in */
   const int32_t *place;    /* among all rows */
   const int32_t *position;
+  /* The gradients of the first `once` of a list without repetitions are computed; row [count] of what adds up over rows has
+   * that of `repeat`.  NULL: these are the rows themselves. */
+  int once;
+  const int32_t *once_row, *once_position, *repeat;
 };
+
+/* Without repetitions. */
+static struct gradient_rows rows_themselves(struct gradient_rows rows) {
+  rows.once = rows.count;
+  rows.once_row = rows.row;
+  rows.once_position = rows.position;
+  return rows;
+}
 
 /* One layer's backward, as the kernels see it. */
 struct layer_pass {
@@ -427,27 +439,58 @@ static const void *vector_of(const struct layer_pass *p, enum param_kind kind) {
   return index >= 0 ? p->w->matrices[index].data : NULL;
 }
 
-/* y = x W^T + b backwards: dW += dy^T x, db += dy where there is one, and dx = dy W (added when accumulate); row: of
- * x. */
+/* Gradients of once's rows become those of all rows, in place: for what adds up over them. */
+static void repeat_rows(const struct ops *ops, const struct gradient_rows *rows, void *dy, size_t row_bytes) {
+  if (rows->repeat) ops->move_rows(ops, dy, dy, rows->repeat, rows->count, row_bytes);
+}
+
+/* y = x W^T + b backwards: dx = dy W (added when accumulate), dW += dy^T x, and db += dy where there is one; row: of x.  dy
+ * is used up. */
 static void linear_backward(const struct layer_pass *p, enum param_kind kind, const struct gradient_rows *rows,
-                            const int32_t *row, const void *dy, const void *x, float *dx, bool accumulate) {
+                            const int32_t *row, void *dy, const void *x, float *dx, bool accumulate) {
   const int param = param_table_index(&p->l->model->params, kind, p->layer);
   const struct matrix *transposed = &p->w->transposed[param];
+  product_backward(p->l, p->w, param, dx, dy, rows->once, accumulate);
+  repeat_rows(p->ops, rows, dy, (size_t)transposed->K * p->ops->operand_bytes);
   p->ops->gemm_weight_backward(p->ops, grad_open(p, kind), dy, x, row, rows->place, rows->count, transposed->K,
                                transposed->N);
   grad_close(p, kind);
   float *db = grad_open(p, param_kind_bias(kind));
   if (db) p->ops->add_bias_backward(p->ops, db, dy, rows->count, transposed->K);
   grad_close(p, param_kind_bias(kind));
-  product_backward(p->l, p->w, param, dx, dy, rows->count, accumulate);
 }
 
-/* y = norm(x): dx += */
-static void norm_backward(const struct layer_pass *p, enum param_kind kind, const struct gradient_rows *rows,
-                          const float *dy, const float *x, const float *rstd, float *dx) {
+/* y = norm(x): dx +=.  dy is used up. */
+static void norm_backward(const struct layer_pass *p, enum param_kind kind, const struct gradient_rows *rows, float *dy,
+                          const float *x, const float *rstd, float *dx) {
   const struct model_config *c = &p->l->model->config;
-  p->ops->rmsnorm_backward(p->ops, dx, grad_open(p, kind), dy, x, vector_of(p, kind), c->plus_one, rstd, rows->row,
-                           rows->count, c->hidden);
+  const void *w = vector_of(p, kind);
+  float *dw = grad_open(p, kind);
+  p->ops->rmsnorm_backward(p->ops, dx, rows->repeat ? NULL : dw, dy, x, w, c->plus_one, rstd, rows->once_row, rows->once,
+                           c->hidden);
+  if (rows->repeat) {
+    repeat_rows(p->ops, rows, dy, (size_t)c->hidden * sizeof *dy);
+    p->ops->rmsnorm_backward(p->ops, NULL, dw, dy, x, w, c->plus_one, rstd, rows->row, rows->count, c->hidden);
+  }
+  grad_close(p, kind);
+}
+
+/* Queries or keys of H heads through their norm and rotation.  dy is used up. */
+static void rope_backward(const struct layer_pass *p, enum param_kind kind, const struct gradient_rows *rows, float *dx,
+                          float *dy, const float *x, const float *rstd, int H) {
+  const struct model *m = p->l->model;
+  const bool plus_one = m->config.plus_one;
+  const float *rope = model_rope(m, p->layer);
+  const void *w = vector_of(p, kind);
+  float *dw = grad_open(p, kind);
+  const int E = m->config.head_dim;
+  p->ops->head_norm_rope_backward(p->ops, dx, rows->repeat ? NULL : dw, dy, x, w, plus_one, rstd, rope,
+                                  rows->once_position, rows->once_row, rows->once, H, E);
+  if (rows->repeat && dw) {
+    repeat_rows(p->ops, rows, dy, (size_t)(H * E) * sizeof *dy);
+    p->ops->head_norm_rope_backward(p->ops, NULL, dw, dy, x, w, plus_one, rstd, rope, rows->position, rows->row,
+                                    rows->count, H, E);
+  }
   grad_close(p, kind);
 }
 
@@ -458,8 +501,9 @@ static void output_backward(const struct layer_pass *p, enum param_kind kind, co
   const struct model_config *c = &p->l->model->config;
   const struct gradient_rows *rows = &p->queries;
   struct gradients *g = &p->l->g;
-  const size_t count = (size_t)rows->count * (size_t)c->hidden;
+  const size_t count = (size_t)rows->once * (size_t)c->hidden;
   if (c->out_norms) {
+    assert(!rows->repeat); /* g.dx is still needed */
     ops->clear(ops, g->dnorm, count * sizeof *g->dnorm);
     norm_backward(p, kind, rows, g->dx, x, rstd, g->dnorm);
   }
@@ -511,8 +555,8 @@ static void dense_backward(const struct layer_pass *p) {
   struct gradients *g = &p->l->g;
   output_backward(p, PARAM_MLP_OUT_NORM, p->a->mlp_out, p->a->rstd_mlp_out);
   linear_backward(p, PARAM_DOWN, rows, rows->row, g->dx_operand, p->a->h, g->dh, false);
-  (c->gelu ? ops->geglu_backward : ops->swiglu_backward)(ops, g->dgate, g->dup, g->dh, p->a->gate, p->a->up, rows->row,
-                                                         rows->count, c->ffn);
+  (c->gelu ? ops->geglu_backward : ops->swiglu_backward)(ops, g->dgate, g->dup, g->dh, p->a->gate, p->a->up,
+                                                         rows->once_row, rows->once, c->ffn);
   linear_backward(p, PARAM_GATE, rows, rows->row, g->dgate, p->a->norm_mid, g->dnorm, false);
   linear_backward(p, PARAM_UP, rows, rows->row, g->dup, p->a->norm_mid, g->dnorm, true);
 }
@@ -526,6 +570,11 @@ static void mlp_backward(const struct layer_pass *p) {
   norm_backward(p, PARAM_POST_NORM, &p->queries, g->dnorm, p->a->x_mid, p->a->rstd_mid, g->dx);
 }
 
+/* The active row of each of the rows that are computed. */
+static const int32_t *query_rows(const struct learner *l) {
+  return listed(l, l->chunk.repeats ? l->chunk.once.query : l->chunk.query);
+}
+
 /* From g.dx to the gradients of q, k and v, rounded. */
 static void attention_core_backward(const struct layer_pass *p) {
   const struct ops *ops = p->ops;
@@ -536,14 +585,13 @@ static void attention_core_backward(const struct layer_pass *p) {
   const struct layer_activations *a = p->a;
   struct gradients *g = &p->l->g;
   const int H = c->heads, G = c->kv_heads, E = c->head_dim;
-  const float *rope = model_rope(m, p->layer);
-  const size_t TQ = (size_t)q->count * (size_t)(H * E), TK = (size_t)kv->count * (size_t)(G * E);
-  const struct packed batch = {.T = kv->count,
-                               .sequences = chunk->sequences,
-                               .start = listed(p->l, chunk->start),
-                               .row = kv->row,
-                               .query = q->place ? listed(p->l, chunk->query) : NULL,
-                               .query_row = q->row,
+  const size_t TQ = (size_t)q->once * (size_t)(H * E), TK = (size_t)kv->once * (size_t)(G * E);
+  const struct packed batch = {.T = kv->once,
+                               .sequences = chunk->repeats ? chunk->once.sequences : chunk->sequences,
+                               .start = listed(p->l, chunk->repeats ? chunk->once.start : chunk->start),
+                               .row = kv->once_row,
+                               .query = q->place ? query_rows(p->l) : NULL,
+                               .query_row = q->once_row,
                                .window = model_config_window(c, p->layer),
                                .cap = c->scores_cap};
   output_backward(p, PARAM_ATTENTION_OUT_NORM, a->attention_out, a->rstd_attention_out);
@@ -551,12 +599,8 @@ static void attention_core_backward(const struct layer_pass *p) {
   ops->to_operand(ops, g->dattention_operand, g->dattention, TQ);
   ops->attention_backward(ops, g->dq, g->dk, g->dv, g->dattention_operand, a->attention, a->lse, a->q, a->k, a->v,
                           &batch, H, G, E, model_attention_scale(m));
-  ops->head_norm_rope_backward(ops, g->dq_raw, grad_open(p, PARAM_Q_NORM), g->dq, a->q_raw, vector_of(p, PARAM_Q_NORM),
-                               c->plus_one, a->rstd_q, rope, q->position, q->row, q->count, H, E);
-  grad_close(p, PARAM_Q_NORM);
-  ops->head_norm_rope_backward(ops, g->dk_raw, grad_open(p, PARAM_K_NORM), g->dk, a->k_raw, vector_of(p, PARAM_K_NORM),
-                               c->plus_one, a->rstd_k, rope, kv->position, kv->row, kv->count, G, E);
-  grad_close(p, PARAM_K_NORM);
+  rope_backward(p, PARAM_Q_NORM, q, g->dq_raw, g->dq, a->q_raw, a->rstd_q, H);
+  rope_backward(p, PARAM_K_NORM, kv, g->dk_raw, g->dk, a->k_raw, a->rstd_k, G);
   ops->to_operand(ops, g->dq_operand, g->dq_raw, TQ);
   ops->to_operand(ops, g->dk_operand, g->dk_raw, TK);
   ops->to_operand(ops, g->dv_operand, g->dv, TK);
@@ -571,13 +615,59 @@ static void attention_block_backward(const struct layer_pass *p) {
   attention_core_backward(p);
   linear_backward(p, PARAM_Q, q, q->norm_row, g->dq_operand, a->norm_in, g->dnorm, false);
   if (q->place) { /* from here on all rows have a gradient: row t is query[t] <= t, or zero */
-    const int32_t *query = listed(p->l, p->l->chunk.query);
-    ops->move_rows(ops, g->dnorm, g->dnorm, query, kv->count, (size_t)D * sizeof(float));
-    ops->move_rows(ops, g->dx, g->dx, query, kv->count, (size_t)D * sizeof(float));
+    const int32_t *query = query_rows(p->l);
+    ops->move_rows(ops, g->dnorm, g->dnorm, query, kv->once, (size_t)D * sizeof(float));
+    ops->move_rows(ops, g->dx, g->dx, query, kv->once, (size_t)D * sizeof(float));
   }
   linear_backward(p, PARAM_K, kv, kv->norm_row, g->dk_operand, a->norm_in, g->dnorm, true);
   linear_backward(p, PARAM_V, kv, kv->norm_row, g->dv_operand, a->norm_in, g->dnorm, true);
   norm_backward(p, PARAM_INPUT_NORM, kv, g->dnorm, a->x_in, a->rstd_in, g->dx);
+}
+
+/* All rows of the chunk, and those that have a gradient in the last layer. */
+static void list_rows(const struct learner *l, struct gradient_rows *all, struct gradient_rows *last) {
+  const struct chunk *c = &l->chunk;
+  const int32_t *own = c->computed < c->T ? listed(l, c->row) : NULL; /* else every row is its own */
+  *all = rows_themselves(
+      (struct gradient_rows){.count = c->T, .row = own, .norm_row = own, .position = listed(l, c->position)});
+  *last = *all;
+  if (c->partly)
+    *last = rows_themselves((struct gradient_rows){.count = c->active,
+                                                   .row = listed(l, c->active_row),
+                                                   .norm_row = listed(l, c->active_own),
+                                                   .place = listed(l, c->pick),
+                                                   .position = listed(l, c->active_position)});
+  if (!c->repeats) return;
+  all->once = c->once.T;
+  all->once_row = c->once.row;
+  all->once_position = c->once.position;
+  all->repeat = c->repeat;
+  last->once = c->once.active;
+  last->once_row = c->once.active_row;
+  last->once_position = c->once.active_position;
+  last->repeat = c->repeat_active;
+}
+
+/* From g.dnorm, the gradient of hidden for all rows of `last`, to g.dx for those without repetitions. */
+static void final_norm_backward(struct learner *l, const struct weights *w, const struct gradient_rows *last,
+                                const struct gradient_target *to) {
+  const struct model *m = l->model;
+  const struct ops *ops = m->ops;
+  const struct activations *saved = l->activations;
+  const int D = m->config.hidden, norm = param_table_index(&m->params, PARAM_FINAL_NORM, -1);
+  const size_t row_bytes = (size_t)D * sizeof(float);
+  float *dw = gradient_open(to, m, norm), *dnorm = l->g.dnorm;
+  const void *weight = w->matrices[norm].data;
+  const bool plus_one = m->config.plus_one;
+  ops->clear(ops, l->g.dx, (size_t)last->once * row_bytes);
+  ops->rmsnorm_backward(ops, last->repeat ? NULL : l->g.dx, dw, dnorm, saved->x_out, weight, plus_one, saved->rstd_out,
+                        last->row, last->count, D);
+  if (last->repeat) {
+    ops->move_rows(ops, dnorm, dnorm, l->chunk.once.active_from, last->once, row_bytes);
+    ops->rmsnorm_backward(ops, l->g.dx, NULL, dnorm, saved->x_out, weight, plus_one, saved->rstd_out, last->once_row,
+                          last->once, D);
+  }
+  gradient_close(to, norm);
 }
 
 /* From g.dnorm, the gradient of hidden, down to the embedding. */
@@ -586,19 +676,10 @@ static void layers_backward(struct learner *l, const struct weights *w, const st
   const struct ops *ops = m->ops;
   const struct chunk *c = &l->chunk;
   const struct activations *saved = l->activations;
-  const int D = m->config.hidden, norm = param_table_index(&m->params, PARAM_FINAL_NORM, -1);
-  const int32_t *own = c->computed < c->T ? listed(l, c->row) : NULL; /* else every row is its own */
-  const struct gradient_rows all = {.count = c->T, .row = own, .norm_row = own, .position = listed(l, c->position)};
-  const struct gradient_rows active = {.count = c->active,
-                                       .row = listed(l, c->active_row),
-                                       .norm_row = listed(l, c->active_own),
-                                       .place = listed(l, c->pick),
-                                       .position = listed(l, c->active_position)};
-  const struct gradient_rows *last = c->partly ? &active : &all;
-  ops->clear(ops, l->g.dx, (size_t)last->count * (size_t)D * sizeof(float));
-  ops->rmsnorm_backward(ops, l->g.dx, gradient_open(to, m, norm), l->g.dnorm, saved->x_out, w->matrices[norm].data,
-                        m->config.plus_one, saved->rstd_out, last->row, last->count, D);
-  gradient_close(to, norm);
+  const size_t D = (size_t)m->config.hidden;
+  struct gradient_rows all, last;
+  list_rows(l, &all, &last);
+  final_norm_backward(l, w, &last, to);
   for (int layer = m->config.layers - 1; layer >= 0; layer--) {
     const struct layer_pass pass = {.l = l,
                                     .w = w,
@@ -607,14 +688,15 @@ static void layers_backward(struct learner *l, const struct weights *w, const st
                                     .layer = layer,
                                     .ops = ops,
                                     .all = all,
-                                    .queries = layer == m->config.layers - 1 ? *last : all};
+                                    .queries = layer == m->config.layers - 1 ? last : all};
     forward_again(w, l->kv, l->ws, saved, layer);
     mlp_backward(&pass);
     attention_block_backward(&pass);
   }
   const int embed = param_table_index(&m->params, PARAM_EMBED, -1);
-  if (m->config.root_embedding) ops->scale(ops, l->g.dx, model_embedding_scale(m), (size_t)c->T * (size_t)D);
-  ops->embed_backward(ops, gradient_open(to, m, embed), l->g.dx, listed(l, c->tokens), c->T, m->config.vocabulary, D);
+  if (m->config.root_embedding) ops->scale(ops, l->g.dx, model_embedding_scale(m), (size_t)all.once * D);
+  repeat_rows(ops, &all, l->g.dx, D * sizeof *l->g.dx);
+  ops->embed_backward(ops, gradient_open(to, m, embed), l->g.dx, listed(l, c->tokens), c->T, m->config.vocabulary, (int)D);
   gradient_close(to, embed);
 }
 
@@ -665,6 +747,7 @@ static enum rc gradients(struct learner *l, const struct weights *w, const struc
     if (logprob) memcpy(logprob + first, c->logprob, (size_t)c->scored * sizeof *logprob);
     if (to->parts) gradient_parts_chunk(to->parts, first == 0, !any_scored(samples + done, count - done));
     first += c->scored;
+    if (l->model->ops->host_memory && !l->model->config.out_norms) chunk_find_repeats(c, l->entropy_term != NULL);
     head_backward(l, w, hidden, temperature, to);
     layers_backward(l, w, to);
   }

@@ -43,7 +43,16 @@ static void chunk_place(struct array_layout *l, struct chunk *c, int chunk_token
                             &c->active_own,
                             &c->active_position,
                             &c->query,
-                            &c->mark};
+                            &c->mark,
+                            &c->once.row,
+                            &c->once.position,
+                            &c->once.query,
+                            &c->once.active_from,
+                            &c->once.active_row,
+                            &c->once.active_own,
+                            &c->once.active_position,
+                            &c->repeat,
+                            &c->repeat_active};
   float **const numbers[] = {&c->logprob, &c->lse, &c->entropy, &c->dlogprob, &c->dentropy};
   c->chunk_tokens = chunk_tokens;
   c->sequences_max = chunk_sequences_max(chunk_tokens);
@@ -51,6 +60,7 @@ static void chunk_place(struct array_layout *l, struct chunk *c, int chunk_token
   for (size_t a = 0; a < sizeof rows / sizeof rows[0]; a++) *rows[a] = array_layout_take(l, T, i);
   for (size_t a = 0; a < sizeof numbers / sizeof numbers[0]; a++) *numbers[a] = array_layout_take(l, T, f);
   c->start = array_layout_take(l, sequences + 1, i);
+  c->once.start = array_layout_take(l, sequences + 1, i);
   c->pages = array_layout_take(l, sequences * (size_t)pages_of(chunk_tokens), i);
   c->table = array_layout_take(l, table_size(chunk_tokens), i);
 }
@@ -116,6 +126,7 @@ static void chunk_clear(struct chunk *c, bool forward_only) {
   c->T = c->sequences = c->scored = c->computed = c->pages_per_sequence = 0;
   c->start[0] = 0;
   c->forward_only = forward_only;
+  c->repeats = false;
 }
 
 int chunk_fill(struct chunk *c, const struct train_sample *samples, int count, const int32_t *pages) {
@@ -227,6 +238,69 @@ void chunk_finish(struct chunk *c, bool partly) {
     c->active_row[i] = c->hidden_row[i];
   }
   for (int i = 0; i < c->finished; i++) c->mark[c->finish[i]] = -1;
+}
+
+/* begin[s]: the first scored token of sample s. */
+static void scored_begins(const struct chunk *c, int32_t *begin) {
+  int i = 0;
+  for (int s = 0; s < c->sequences; s++) {
+    begin[s] = i;
+    while (i < c->scored && c->pick[i] < c->start[s + 1]) i++;
+  }
+  begin[c->sequences] = i;
+}
+
+/* Whether two samples have the same tokens, of which the same are scored, with the same gradients.  Equal computed rows at
+ * the end are equal tokens all along. */
+static bool is_repeat(const struct chunk *c, const int32_t *begin, int s, int other, bool entropy) {
+  const int length = c->start[s + 1] - c->start[s], n = begin[s + 1] - begin[s];
+  const size_t bytes = (size_t)n * sizeof *c->dlogprob;
+  if (length != c->start[other + 1] - c->start[other] || n != begin[other + 1] - begin[other]) return false;
+  if (c->row[c->start[s + 1] - 1] != c->row[c->start[other + 1] - 1]) return false;
+  for (int i = 0; i < n; i++)
+    if (c->pick[begin[s] + i] - c->start[s] != c->pick[begin[other] + i] - c->start[other]) return false;
+  return memcmp(c->dlogprob + begin[s], c->dlogprob + begin[other], bytes) == 0 &&
+         (!entropy || memcmp(c->dentropy + begin[s], c->dentropy + begin[other], bytes) == 0);
+}
+
+/* Appends the sample to those that are computed once. */
+static void keep_sample(struct chunk *c, const int32_t *begin, int s) {
+  const int32_t active = c->once.active;
+  for (int t = c->start[s]; t < c->start[s + 1]; t++) {
+    const int32_t at = c->once.T++;
+    c->once.row[at] = c->row[t];
+    c->once.position[at] = c->position[t];
+    c->once.query[at] = c->query[t] < 0 ? -1 : active + (c->query[t] - begin[s]);
+  }
+  for (int32_t i = begin[s]; i < begin[s + 1]; i++) {
+    const int32_t at = c->once.active++;
+    c->once.active_from[at] = i;
+    c->once.active_row[at] = c->active_row[i];
+    c->once.active_own[at] = c->active_own[i];
+    c->once.active_position[at] = c->active_position[i];
+  }
+  c->once.start[++c->once.sequences] = c->once.T;
+}
+
+void chunk_find_repeats(struct chunk *c, bool entropy) {
+  int32_t begin[SAMPLES_MAX + 1], row[SAMPLES_MAX], active[SAMPLES_MAX], like[SAMPLES_MAX];
+  c->repeats = false;
+  c->once.T = c->once.sequences = c->once.active = 0;
+  c->once.start[0] = 0;
+  if (!c->partly || !c->shares || c->forward_only) return;
+  scored_begins(c, begin);
+  for (int s = 0; s < c->sequences; s++) {
+    for (like[s] = 0; like[s] < s; like[s]++)
+      if (like[like[s]] == like[s] && is_repeat(c, begin, s, like[s], entropy)) break;
+    if (like[s] == s) {
+      row[s] = c->once.T;
+      active[s] = c->once.active;
+      keep_sample(c, begin, s);
+    }
+    for (int t = c->start[s]; t < c->start[s + 1]; t++) c->repeat[t] = row[like[s]] + (t - c->start[s]);
+    for (int32_t i = begin[s]; i < begin[s + 1]; i++) c->repeat_active[i] = active[like[s]] + (i - begin[s]);
+  }
+  c->repeats = c->once.sequences < c->sequences;
 }
 
 struct forward_call chunk_call(const struct chunk *c) {

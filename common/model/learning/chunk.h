@@ -7,6 +7,8 @@
  *     --finish-->       [finished]  those that the last layer takes to the end: rows whose hidden state predicts a scored
  *                                   token, or all of them
  *   active rows         [active]    rows among all whose last layer has a gradient; --active_row--> [finished]
+ *   once                            all rows and active rows of samples that repeat no earlier one: samples with the
+ *                                   same tokens and the same dlogprob have the same gradients in every row
  *
  * The cut into chunks depends only on the samples' lengths and chunk_tokens, never on memory, time or threads, because
  * it is part of the arithmetic (NUMERICS.md).  Computing a row once, or not at all, changes no bit.
@@ -47,6 +49,14 @@ struct chunk {
   int32_t *active_row, *active_own, *active_position;      /* [active] finished row, computed row; unless partly: T's */
   int32_t *query;                                          /* [T] active row, -1: none; unless partly of no meaning */
   int32_t *mark;                                           /* [T] scratch, -1 between calls */
+
+  bool repeats; /* chunk_find_repeats has found samples that repeat others; else what follows has no meaning */
+  struct {
+    int T, sequences, active;
+    int32_t *start, *row, *position, *query;                           /* as above */
+    int32_t *active_from, *active_row, *active_own, *active_position; /* active_from: which of the active rows */
+  } once;
+  int32_t *repeat, *repeat_active; /* [T], [active] which of once's rows has a row's gradient; ascends no faster than the row */
 };
 
 /* All arrays stand one behind another in memory [chunk_bytes], which is the host's and aligned to 64. */
@@ -63,6 +73,9 @@ int chunk_fill(struct chunk *c, const struct train_sample *samples, int count, c
 int chunk_fill_forward(struct chunk *c, const struct train_sample *samples, int count, const int32_t *pages);
 /* After filling: whether the last layer leaves out rows that predict nothing. */
 void chunk_finish(struct chunk *c, bool partly);
+/* After the loss, which has written dlogprob (and dentropy, where there is an entropy term): finds the samples that repeat
+ * others.  Only where the last layer leaves rows out. */
+void chunk_find_repeats(struct chunk *c, bool entropy);
 struct forward_call chunk_call(const struct chunk *c);
 /* The distinct hidden rows behind scored tokens [first, first + count): ask[i] of them, where[i] of token first + i,
  * where[i] <= i; returns how many. */

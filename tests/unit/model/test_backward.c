@@ -192,6 +192,84 @@ static void test_recomputed_activations_give_the_same_bits(void **state) {
   for (int family = 0; family < FAMILY_CONFIGS; family++) check_recomputed(family);
 }
 
+/* Samples with the same tokens and the same loss have the same gradients in every row, which are computed once.  `kinds`
+ * says which samples are alike: letter by letter the tokens (a or A: the same), and the loss (a is another than A).  C is
+ * as long as A, and E has the tokens of A, of which others are scored, as many. */
+static void make_repeats(struct unit *u, const char *kinds, int vocabulary) {
+  static const int lengths[] = {33, 70, 33, 64, 33};
+  *u = (struct unit){.count = (int)strlen(kinds)};
+  for (int s = 0; s < u->count; s++) {
+    const int kind = (kinds[s] | 32) - 'a';
+    uint64_t rng = 17 + (uint64_t)kind % 4;
+    for (int t = 0; t < lengths[kind]; t++) {
+      u->tokens[s][t] = t < 4 ? t : random_below(&rng, vocabulary);
+      u->scored[s][t] = t > 3 && (t + (kind == 4 ? 2 : 1)) % 3 != 0;
+      u->scored_count += u->scored[s][t];
+    }
+    u->samples[s] = (struct train_sample){.tokens = u->tokens[s], .length = lengths[kind], .scored = u->scored[s]};
+  }
+}
+
+/* Depends on the letter, and on the token's index in its sample: samples of other tokens have the same. */
+struct repeats_loss {
+  const struct unit *u;
+  const char *kinds;
+  int sample;
+};
+
+static void loss_of_kinds(void *context, int first, int count, const float *logprob, float *dlogprob) {
+  struct repeats_loss *c = context;
+  (void)first, (void)logprob;
+  for (int i = 0; i < count; c->sample++) {
+    const float weight = c->kinds[c->sample] < 'a' ? 0.5f : -0.25f;
+    for (int t = 0, n = 0; t < c->u->samples[c->sample].length; t++)
+      if (c->u->scored[c->sample][t]) {
+        dlogprob[i++] = weight * (1 + (float)(n++ % 3));
+      }
+  }
+}
+
+static float *gradients_of_kinds(const struct model *m, const struct unit *u, const char *kinds,
+                                 const struct learner_options *options, bool share) {
+  struct learner *l = NULL;
+  struct repeats_loss c = {.u = u, .kinds = kinds};
+  float *grads = calloc(m->params.elements, sizeof *grads);
+  struct weights *w = random_weights(m, true, 4);
+  assert_int_equal(learner_create(&l, m, options, NULL), RC_OK);
+  learner_share_rows(l, share);
+  assert_int_equal(learner_gradients(l, w, u->samples, u->count, 0.9f, loss_of_kinds, &c, grads, NULL, NULL), RC_OK);
+  assert_int_equal(c.sample, u->count);
+  learner_free(l);
+  weights_free(w);
+  return grads;
+}
+
+static void check_repeats(int family, const char *level) {
+  static const char *const all_kinds[] = {"AAAAAAA", "AaBbCcA", "AAaaAaA", "BACBACD", "DCBAabc", "ECCAEAE"};
+  const struct model_config c = family_config(family, true);
+  struct bench b;
+  struct unit u;
+  if (!bench_open(&b, &c, FORMAT_BF16, level, 2)) return;
+  for (size_t i = 0; i < sizeof all_kinds / sizeof all_kinds[0]; i++)
+    for (int chunk_tokens = 100; chunk_tokens <= 512; chunk_tokens += 412) {
+      const struct learner_options options = {.chunk_tokens = chunk_tokens, .recompute_activations = i % 2 == 1};
+      make_repeats(&u, all_kinds[i], c.vocabulary);
+      float *alone = gradients_of_kinds(b.model, &u, all_kinds[i], &options, false);
+      float *once = gradients_of_kinds(b.model, &u, all_kinds[i], &options, true);
+      if (memcmp(alone, once, b.model->params.elements * sizeof *once) != 0)
+        fail_msg("family %d, %s, samples %s, chunks of %d: gradients differ", family, b.ops->name, all_kinds[i], chunk_tokens);
+      free(alone);
+      free(once);
+    }
+  bench_close(&b);
+}
+
+static void test_samples_that_repeat_others_have_their_gradients(void **state) {
+  (void)state;
+  for (int family = 0; family < FAMILY_CONFIGS; family++) check_repeats(family, NULL);
+  for (int level = 0; level < LEVEL_COUNT; level++) check_repeats(0, LEVELS[level]);
+}
+
 /* A learner without room for a backward pass gives the log-probabilities that others do, and keeps nothing a layer. */
 static void test_a_learner_that_only_goes_forward_gives_the_same_bits(void **state) {
   (void)state;
@@ -558,6 +636,7 @@ int main(void) {
       cmocka_unit_test(test_same_bits_everywhere),
       cmocka_unit_test(test_recomputed_activations_give_the_same_bits),
       cmocka_unit_test(test_gradients_in_parts_make_the_same_sums),
+      cmocka_unit_test(test_samples_that_repeat_others_have_their_gradients),
       cmocka_unit_test(test_a_learner_that_only_goes_forward_gives_the_same_bits),
       cmocka_unit_test(test_memory_grows_with_rows_and_not_with_their_square),
       cmocka_unit_test(test_chunks_only_change_the_order_of_sums),
