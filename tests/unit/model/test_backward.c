@@ -244,14 +244,15 @@ static float *gradients_of_kinds(const struct model *m, const struct unit *u, co
   return grads;
 }
 
-static void check_repeats(int family, const char *level) {
-  static const char *const all_kinds[] = {"AAAAAAA", "AaBbCcA", "AAaaAaA", "BACBACD", "DCBAabc", "ECCAEAE"};
+/* Every step-th of them: v2 has no fused multiply-add and takes its time. */
+static void check_repeats(int family, const char *level, size_t step) {
+  static const char *const all_kinds[] = {"AaBbCcA", "AAAAAAA", "AAaaAaA", "ECCAEAE", "DCBAabc", "BACBACD"};
   const struct model_config c = family_config(family, true);
   struct bench b;
   struct unit u;
   if (!bench_open(&b, &c, FORMAT_BF16, level, 2)) return;
-  for (size_t i = 0; i < sizeof all_kinds / sizeof all_kinds[0]; i++)
-    for (int chunk_tokens = 100; chunk_tokens <= 512; chunk_tokens += 412) {
+  for (size_t i = 0; i < sizeof all_kinds / sizeof all_kinds[0]; i += step)
+    for (int chunk_tokens = step == 1 ? 100 : 512; chunk_tokens <= 512; chunk_tokens += 412) {
       const struct learner_options options = {.chunk_tokens = chunk_tokens, .recompute_activations = i % 2 == 1};
       make_repeats(&u, all_kinds[i], c.vocabulary);
       float *alone = gradients_of_kinds(b.model, &u, all_kinds[i], &options, false);
@@ -266,8 +267,8 @@ static void check_repeats(int family, const char *level) {
 
 static void test_samples_that_repeat_others_have_their_gradients(void **state) {
   (void)state;
-  for (int family = 0; family < FAMILY_CONFIGS; family++) check_repeats(family, NULL);
-  for (int level = 0; level < LEVEL_COUNT; level++) check_repeats(0, LEVELS[level]);
+  for (int family = 0; family < FAMILY_CONFIGS; family++) check_repeats(family, NULL, family == 0 ? 1 : 2);
+  for (int level = 0; level < LEVEL_COUNT; level++) check_repeats(0, LEVELS[level], 3);
 }
 
 /* A learner without room for a backward pass gives the log-probabilities that others do, and keeps nothing a layer. */
