@@ -113,6 +113,13 @@ struct adamw {
   float grad_scale;   /* the clip coefficient, multiplied into every gradient */
 };
 
+/* Moments in 8 bits, as NUMERICS.md tells: a code for each element, and the largest magnitude of each block. */
+enum { MOMENT_BLOCK = 256 };
+struct moments8 {
+  uint8_t *m, *v;
+  float *m_max, *v_max;
+};
+
 /* Everything except its arrays' content that a sequence of operations depends on (repeat_begin). */
 struct repeat_key {
   const void *arrays[3];
@@ -274,6 +281,10 @@ struct ops {
   double (*sum_of_squares)(const struct ops *, const float *g, size_t n); /* fixed lanes, fixed tree, in double */
   void (*adamw)(const struct ops *, float *master, float *m, float *v, const float *g, const struct adamw *step,
                 size_t n);
+  /* The same with moments in 8 bits, block after block: the first has `first` elements, 1 to MOMENT_BLOCK, the others
+   * MOMENT_BLOCK, the last what is left of n.  NULL where memory is not the host's. */
+  void (*adamw8)(const struct ops *, float *master, const struct moments8 *moments, const float *g,
+                 const struct adamw *step, size_t first, size_t n);
 };
 
 /* The best kernels that this machine can run, or those of `isa` ("v2", "v3", "v4", "v4-bf16", "amx"; NULL or "": the

@@ -43,8 +43,11 @@ struct training_config {
   struct sampling_cut cut;  /* likewise; where other weights sampled, the current ones' rows are cut by their own logits */
   int32_t chunk_tokens;     /* budget that cuts a unit into chunks */
   int32_t checkpoint_every; /* rounds; the last round always writes one */
+  /* "optimizer_moments": "8bit" rather than "32bit", which is left out; the trainer must have been started so. */
+  bool moments8;
   enum update_rule update;
 };
+const char *training_moments_name(bool moments8);
 void training_config_defaults(struct training_config *c);
 void training_config_write(const struct training_config *c, struct json_writer *w); /* an object */
 /* Over defaults */

@@ -17,11 +17,14 @@ static const char *const KL_ESTIMATORS[] = {"k3", "k1", "k2"};
 static const char *const KL_PLACES[] = {"loss", "reward"};
 static const char *const LINEAR_ADVANTAGES[] = {"leave_one_out", "group_centered"};
 static const char *const SCHEDULES[] = {"constant", "linear", "cosine"};
+static const char *const MOMENTS[] = {"32bit", "8bit"};
 static const char *const UPDATES[] = {
     [UPDATE_STRICT] = "strict", [UPDATE_MINIBATCH] = "minibatch", [UPDATE_INFLIGHT] = "inflight"};
 static const char *const OPEN_STATES[] = {"ready", "replaying"};
 
 enum { KL_HORIZON = 10000 }; /* samples: Ziegler et al.'s */
+
+const char *training_moments_name(bool moments8) { return MOMENTS[moments8]; }
 
 void training_config_defaults(struct training_config *c) {
   *c = (struct training_config){
@@ -77,6 +80,7 @@ void training_config_write(const struct training_config *c, struct json_writer *
   sampling_cut_write(&c->cut, w);
   json_kv_int(w, "chunk_tokens", c->chunk_tokens);
   json_kv_int(w, "checkpoint_every", c->checkpoint_every);
+  if (c->moments8) json_kv_string(w, "optimizer_moments", training_moments_name(true));
   if (c->update != UPDATE_STRICT) json_kv_string(w, "update", UPDATES[c->update]);
   json_object_end(w);
 }
@@ -180,7 +184,7 @@ enum rc training_config_read(struct training_config *c, const struct json *value
   { .name = (key), .kind = FIELD_F64, .target = &(lvalue), .min = 0, .max = (high) }
 #define OPTIONAL_I32(key, lvalue, low, high) \
   { .name = (key), .kind = FIELD_I32, .target = &(lvalue), .min = (low), .max = (high) }
-  const char *update = UPDATES[c->update];
+  const char *update = UPDATES[c->update], *moments = MOMENTS[c->moments8];
   const struct json_field fields[] = {
       OPTIONAL_NAME("objective", c->objective),
       OPTIONAL_F64("clip_low", c->clip_low, 1),
@@ -211,6 +215,7 @@ enum rc training_config_read(struct training_config *c, const struct json *value
       SAMPLING_CUT_FIELDS(&c->cut),
       OPTIONAL_I32("chunk_tokens", c->chunk_tokens, 1, LIMIT_SEQUENCE_TOKENS),
       OPTIONAL_I32("checkpoint_every", c->checkpoint_every, 1, LIMIT_ROUNDS),
+      OPTIONAL_NAME("optimizer_moments", moments),
       OPTIONAL_NAME("update", update),
   };
 #undef OPTIONAL_NAME
@@ -221,6 +226,9 @@ enum rc training_config_read(struct training_config *c, const struct json *value
   if (rc == RC_OK) rc = wire_choice(&index, "update", update, UPDATES, WIRE_COUNT(UPDATES), err);
   if (rc != RC_OK) return rc;
   c->update = (enum update_rule)index;
+  rc = wire_choice(&index, "optimizer_moments", moments, MOMENTS, WIRE_COUNT(MOMENTS), err);
+  if (rc != RC_OK) return rc;
+  c->moments8 = index == 1;
   if (c->kl_target != 0 && c->kl_horizon == 0) c->kl_horizon = KL_HORIZON;
   return training_config_check(c, err);
 }

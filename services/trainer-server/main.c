@@ -36,7 +36,8 @@ struct settings {
   struct program_settings program;
   const char *role; /* "train", "preprocess", "teach" */
   const char *coordinator, *advertise_url, *name, *fabric, *device, *exactness, *isa, *fault, *go_back;
-  const char *optimizer_state; /* "resident", "mapped" */
+  const char *optimizer_state;   /* "resident", "mapped" */
+  const char *optimizer_moments; /* "32bit", "8bit" */
   int64_t rank_silence_ms;
   struct trainer_options trainer;
 };
@@ -230,6 +231,8 @@ int main(int argc, char **argv) {
        "keep nothing twice: 10 bytes a parameter less in memory, some more computing, versions on disk, the same weights"},
       {"optimizer-state", OPTION_STRING, &s.optimizer_state, "resident", 0, 0,
        "resident, or mapped: masters and moments lie in a file, 12 bytes a parameter less in memory, the same weights"},
+      {"optimizer-moments", OPTION_STRING, &s.optimizer_moments, "32bit", 0, 0,
+       "32bit, or 8bit for runs with training.optimizer_moments 8bit: 6 bytes a parameter less in memory, other weights"},
       {"scratch-dir", OPTION_STRING, &s.trainer.scratch_dir, "", 0, 0,
        "folder on a fast disk for such files, which have no name and go with the process; default --state-dir"},
       {"context-max", OPTION_INT, &s.trainer.context_max, "0", 0, LIMIT_SEQUENCE_TOKENS,
@@ -272,6 +275,10 @@ int main(int argc, char **argv) {
     if (!s.trainer.optimizer_mapped && strcmp(s.optimizer_state, "resident") != 0)
       rc = err_set(&err, RC_INVALID, "optimizer-state", "--optimizer-state: expected resident or mapped, got \"%.80s\"",
                    s.optimizer_state);
+    s.trainer.moments8 = strcmp(s.optimizer_moments, "8bit") == 0;
+    if (rc == RC_OK && !s.trainer.moments8 && strcmp(s.optimizer_moments, "32bit") != 0)
+      rc = err_set(&err, RC_INVALID, "optimizer-moments", "--optimizer-moments: expected 32bit or 8bit, got \"%.80s\"",
+                   s.optimizer_moments);
   }
   if (s.trainer.threads == 0) s.trainer.threads = cores_usable();
   if (rc == RC_OK && run) rc = device_parse(&s.trainer.device, s.device, s.exactness, s.isa, &err);

@@ -267,6 +267,20 @@ struct adamw_args { /* elements */
   const struct adamw *step;
 };
 
+/* What codes stand for, without the block's largest magnitude: NUMERICS.md, "Moments in 8 bits". */
+struct moment_values {
+  float m[256], v[256];
+};
+
+struct adamw8_args { /* blocks */
+  float *master;
+  struct moments8 moments;
+  const float *g;
+  const struct adamw *step;
+  size_t first, n; /* elements of the first block, of all */
+  const struct moment_values *values;
+};
+
 struct cpu_kernels {
   const char *level;
   bool links; /* matrices, keys and values of bf16 are kept in links (ops.h, struct matrix and kv_layer) */
@@ -276,7 +290,7 @@ struct cpu_kernels {
   cpu_kernel *embed_backward, *rmsnorm_backward_x, *rmsnorm_backward_w, *gemm_weight_backward, *add_bias_backward,
       *head_norm_rope_backward_x, *head_norm_rope_backward_w, *attention_backward, *swiglu_backward, *geglu_backward,
       *soft_cap_backward, *share_backward, *route_backward, *logprob_backward;
-  cpu_kernel *accumulate, *grad_from_accumulator, *sum_of_squares, *adamw;
+  cpu_kernel *accumulate, *grad_from_accumulator, *sum_of_squares, *adamw, *adamw8;
   /* Checks properties of the CPU that the kernels rely on and CPUID does not tell; NULL: nothing to check. */
   bool (*holds)(void);
   /* For the tests of the elementary functions. */

@@ -43,6 +43,7 @@ struct cpu_ops {
   double flops_per_ns; /* of products on one core */
   char *scratch;       /* [threads][CPU_SCRATCH_BYTES] */
   double *squares;     /* [SQUARES_STEP] */
+  struct moment_values moments;
 };
 
 static const struct cpu_ops *cpu_of(const struct ops *o) { return (const struct cpu_ops *)(const void *)o; }
@@ -632,6 +633,37 @@ static void ops_adamw(const struct ops *o, float *master, float *m, float *v, co
   split(o, cpu_of(o)->kernels->adamw, &c, n, 4096, 2.0 * (double)n);
 }
 
+static void ops_adamw8(const struct ops *o, float *master, const struct moments8 *moments, const float *g,
+                       const struct adamw *step, size_t first, size_t n) {
+  const size_t blocks = n <= first ? n > 0 : 1 + (n - first + MOMENT_BLOCK - 1) / MOMENT_BLOCK;
+  struct adamw8_args c = {.master = master,
+                          .moments = *moments,
+                          .g = g,
+                          .step = step,
+                          .first = first,
+                          .n = n,
+                          .values = &cpu_of(o)->moments};
+  assert(first > 0 && first <= MOMENT_BLOCK);
+  split(o, cpu_of(o)->kernels->adamw8, &c, blocks, 16, 4.0 * (double)n);
+}
+
+/* Decade after decade, from 10^(d - 7) on; m has half as many codes, for its sign, and begins a decade later. */
+static void moment_values_make(struct moment_values *out) {
+  static const double powers[] = {1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1};
+  for (int d = 0; d < 7; d++) {
+    for (int j = 0; j < 2 << d; j++) {
+      const int cells = 2 << d;
+      out->v[cells - 1 + j] = (float)(powers[d] + 9 * powers[d] * ((j + 0.5) / cells));
+    }
+    for (int j = 0; d > 0 && j < 1 << d; j++) {
+      const int cells = 1 << d;
+      out->m[cells - 1 + j] = (float)(powers[d] + 9 * powers[d] * ((j + 0.5) / cells));
+    }
+  }
+  out->m[127] = out->v[255] = 1;
+  for (int code = 0; code < 128; code++) out->m[128 + code] = -out->m[code];
+}
+
 /* --- creation
  * --------------------------------------------------------------------------------------------------------- */
 
@@ -702,6 +734,7 @@ static const struct ops operations = {
     .grad_from_accumulator = ops_grad_from_accumulator,
     .sum_of_squares = ops_sum_of_squares,
     .adamw = ops_adamw,
+    .adamw8 = ops_adamw8,
 };
 
 /* The kernel saves tile data only for processes that ask; the permission is for all threads of the process. */
@@ -819,6 +852,7 @@ enum rc cpu_ops_create(struct ops **out, enum number_format format, const struct
   cpu->kernels = kernels;
   cpu->flops_per_ns = flops_per_ns(kernels->level);
   cpu->threads = threads;
+  moment_values_make(&cpu->moments);
   cpu->scratch = ops_alloc(&cpu->ops, (size_t)threads * CPU_SCRATCH_BYTES);
   cpu->squares = ops_alloc(&cpu->ops, SQUARES_STEP * sizeof(double));
   if (!cpu->scratch || !cpu->squares) {

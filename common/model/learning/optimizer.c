@@ -33,19 +33,27 @@ struct optimizer {
   struct scratch_file scratch; /* of masters and moments, where they are mapped */
   struct shard shard;
   float *masters, *moment1, *moment2; /* [shard_count(shard)] */
+  struct moments8 moments8;           /* in the place of the last two */
   float *gradient;                    /* [params.elements]; in parts [WINDOW] */
   int64_t *accumulator;               /* [params.elements] */
   int64_t step;
   double beta1_power, beta2_power; /* beta^step */
   int units;
-  bool poisoned, in_parts;
+  bool poisoned, in_parts, in_8_bits;
 };
 
 /* What lasts from step to step. */
-static size_t place_state(struct optimizer *o, char *base) {
+static size_t place_state(struct optimizer *o, char *base, const struct model *m) {
   struct array_layout l = {base, 0};
-  const size_t kept = shard_count(o->shard);
+  const size_t kept = shard_count(o->shard), blocks = moment_blocks(&m->params);
   o->masters = array_layout_take(&l, kept, sizeof(float));
+  if (o->in_8_bits) {
+    o->moments8.m = array_layout_take(&l, kept, 1);
+    o->moments8.v = array_layout_take(&l, kept, 1);
+    o->moments8.m_max = array_layout_take(&l, blocks, sizeof(float));
+    o->moments8.v_max = array_layout_take(&l, blocks, sizeof(float));
+    return l.used;
+  }
   o->moment1 = array_layout_take(&l, kept, sizeof(float));
   o->moment2 = array_layout_take(&l, kept, sizeof(float));
   return l.used;
@@ -60,15 +68,14 @@ static size_t place_sums(struct optimizer *o, char *base, const struct model *m)
   return l.used;
 }
 
-size_t optimizer_mapped_bytes(const struct model *m, struct shard shard) {
-  struct optimizer measured = {.shard = shard};
-  (void)m;
-  return place_state(&measured, NULL);
+size_t optimizer_mapped_bytes(const struct model *m, const struct optimizer_place *place) {
+  struct optimizer measured = {.shard = place->shard, .in_8_bits = place->moments8};
+  return place_state(&measured, NULL, m);
 }
 
 size_t optimizer_bytes(const struct model *m, const struct optimizer_place *place) {
   struct optimizer measured = {.shard = place->shard, .in_parts = place->in_parts};
-  return (place->scratch_dir ? 0 : place_state(&measured, NULL)) + place_sums(&measured, NULL, m);
+  return (place->scratch_dir ? 0 : optimizer_mapped_bytes(m, place)) + place_sums(&measured, NULL, m);
 }
 
 enum rc optimizer_config_check(const struct optimizer_config *c, struct err *err) {
@@ -103,14 +110,14 @@ enum rc optimizer_create_shard(struct optimizer **out, const struct model *m, st
 
 static enum rc take_memory(struct optimizer *o, const struct optimizer_place *place, struct err *err) {
   const struct model *m = o->model;
-  const size_t state = optimizer_mapped_bytes(m, o->shard), bytes = optimizer_bytes(m, place);
+  const size_t state = optimizer_mapped_bytes(m, place), bytes = optimizer_bytes(m, place);
   enum rc rc = place->scratch_dir ? scratch_file_make(&o->scratch, place->scratch_dir, state, err) : RC_OK;
   if (rc != RC_OK) return rc;
   o->memory = m->ops->alloc(m->ops, bytes);
   if (!o->memory)
     return err_set(err, RC_NO_MEMORY, NULL, "the optimizer of %zu parameters needs %zu bytes, which were refused",
                    m->params.parameters, bytes);
-  place_state(o, place->scratch_dir ? o->scratch.memory : o->memory);
+  place_state(o, place->scratch_dir ? o->scratch.memory : o->memory, m);
   place_sums(o, place->scratch_dir ? o->memory : (char *)o->memory + state, m);
   return RC_OK;
 }
@@ -119,7 +126,8 @@ enum rc optimizer_create_at(struct optimizer **out, const struct model *m, const
                             const struct optimizer_config *config, struct err *err) {
   *out = NULL;
   assert(m->ops->host_memory || (!place->scratch_dir && !place->in_parts));
-  assert(!place->in_parts || shard_count(place->shard) == m->params.elements);
+  assert(!(place->in_parts || place->moments8) || shard_count(place->shard) == m->params.elements);
+  assert(!place->moments8 || m->ops->adamw8);
   enum rc rc = optimizer_config_check(config, err);
   if (rc != RC_OK) return rc;
   struct optimizer *o = calloc(1, sizeof *o);
@@ -127,6 +135,7 @@ enum rc optimizer_create_at(struct optimizer **out, const struct model *m, const
   o->model = m;
   o->shard = place->shard;
   o->in_parts = place->in_parts;
+  o->in_8_bits = place->moments8;
   rc = take_memory(o, place, err);
   if (rc != RC_OK) {
     optimizer_free(o);
@@ -144,8 +153,8 @@ void optimizer_free(struct optimizer *o) {
   free(o);
 }
 
-void optimizer_done_with(const struct optimizer *o, const float *values, size_t count) {
-  if (o->scratch.memory) scratch_file_done(&o->scratch, values, count * sizeof *values);
+void optimizer_done_with(const struct optimizer *o, const void *values, size_t bytes) {
+  if (o->scratch.memory) scratch_file_done(&o->scratch, values, bytes);
 }
 
 /* How many of `left` elements are worked on before they may leave memory. */
@@ -159,16 +168,28 @@ void optimizer_configure(struct optimizer *o, const struct optimizer_config *con
   optimizer_discard(o);
 }
 
+/* An array of what may be mapped. */
+static void clear(const struct optimizer *o, void *array, size_t bytes) {
+  const struct ops *ops = o->model->ops;
+  for (size_t at = 0, n; at < bytes; at += n) {
+    n = window(o, bytes - at);
+    ops->clear(ops, (char *)array + at, n);
+    optimizer_done_with(o, (char *)array + at, n);
+  }
+}
+
 void optimizer_reset(struct optimizer *o, const struct optimizer_config *config) {
   optimizer_configure(o, config);
-  const struct ops *ops = o->model->ops;
-  float *const moments[] = {o->moment1, o->moment2};
-  for (int k = 0; k < 2; k++) {
-    for (size_t at = 0, n, count = shard_count(o->shard); at < count; at += n) {
-      n = window(o, count - at);
-      ops->clear(ops, moments[k] + at, n * sizeof *moments[k]);
-      optimizer_done_with(o, moments[k] + at, n);
-    }
+  const size_t kept = shard_count(o->shard), blocks = moment_blocks(&o->model->params);
+  const struct moments8 *e = &o->moments8;
+  if (o->in_8_bits) {
+    clear(o, e->m, kept);
+    clear(o, e->v, kept);
+    clear(o, e->m_max, blocks * sizeof *e->m_max);
+    clear(o, e->v_max, blocks * sizeof *e->v_max);
+  } else {
+    clear(o, o->moment1, kept * sizeof *o->moment1);
+    clear(o, o->moment2, kept * sizeof *o->moment2);
   }
   optimizer_set_step_count(o, 0);
 }
@@ -178,7 +199,7 @@ void optimizer_set_masters(struct optimizer *o, const float *masters) {
   for (size_t at = 0, n, count = shard_count(o->shard); at < count; at += n) {
     n = window(o, count - at);
     ops->copy(ops, o->masters + at, masters + o->shard.begin + at, n * sizeof *masters);
-    optimizer_done_with(o, o->masters + at, n);
+    optimizer_done_with(o, o->masters + at, n * sizeof *o->masters);
   }
 }
 
@@ -192,7 +213,7 @@ void optimizer_from_weights(struct optimizer *o, const struct weights *w) {
     for (size_t at = 0, n; at < p->count; at += n) {
       n = window(o, p->count - at);
       ops->from_operand(ops, o->masters + p->offset + at, operands + at * ops->operand_bytes, n);
-      optimizer_done_with(o, o->masters + p->offset + at, n);
+      optimizer_done_with(o, o->masters + p->offset + at, n * sizeof *o->masters);
     }
   }
 }
@@ -206,7 +227,7 @@ void optimizer_to_weights(const struct optimizer *o, struct weights *w) {
     for (size_t at = 0, n; at < p->count; at += n) {
       n = window(o, p->count - at);
       ops->to_operand(ops, (char *)w->staging + at * ops->operand_bytes, o->masters + p->offset + at, n);
-      optimizer_done_with(o, o->masters + p->offset + at, n);
+      optimizer_done_with(o, o->masters + p->offset + at, n * sizeof *o->masters);
     }
     weights_fill(w, i, w->staging);
   }
@@ -218,6 +239,7 @@ struct shard optimizer_shard(const struct optimizer *o) {
 float *optimizer_masters(struct optimizer *o) { return o->masters; }
 float *optimizer_moment1(struct optimizer *o) { return o->moment1; }
 float *optimizer_moment2(struct optimizer *o) { return o->moment2; }
+struct moments8 optimizer_moments8(const struct optimizer *o) { return o->moments8; }
 float *optimizer_gradient(struct optimizer *o) { return o->in_parts ? NULL : o->gradient; }
 int64_t *optimizer_sums(struct optimizer *o) { return o->accumulator; }
 bool optimizer_poisoned(const struct optimizer *o) { return o->poisoned; }
@@ -284,15 +306,33 @@ static const float *gradient_at(const struct optimizer *o, size_t from) {
   return o->in_parts ? parts_at(o, from) : o->gradient + from;
 }
 
-/* How many of `left` elements from element `from` on are worked on at once. */
+/* How many of `left` elements from element `from` on are worked on at once.  Windows hold whole blocks of moments in 8 bits. */
 static size_t step_window(const struct optimizer *o, size_t from, size_t left) {
   const size_t in_window = WINDOW - from % WINDOW;
-  return o->in_parts ? left < in_window ? left : in_window : window(o, left);
+  return o->in_parts || o->scratch.memory ? left < in_window ? left : in_window : left;
+}
+
+/* One window of parameter i. */
+static void step_part(struct optimizer *o, const struct adamw *step, int i, size_t from, size_t n) {
+  const struct ops *ops = o->model->ops;
+  const size_t at = from - o->shard.begin;
+  if (!o->in_8_bits) {
+    ops->adamw(ops, o->masters + at, o->moment1 + at, o->moment2 + at, gradient_at(o, from), step, n);
+    optimizer_done_with(o, o->moment1 + at, n * sizeof *o->moment1);
+    optimizer_done_with(o, o->moment2 + at, n * sizeof *o->moment2);
+  } else {
+    const size_t block = from / MOMENT_BLOCK + (size_t)i;
+    const struct moments8 *e = &o->moments8,
+                          here = {e->m + at, e->v + at, e->m_max + block, e->v_max + block};
+    ops->adamw8(ops, o->masters + at, &here, gradient_at(o, from), step, MOMENT_BLOCK - from % MOMENT_BLOCK, n);
+    optimizer_done_with(o, here.m, n);
+    optimizer_done_with(o, here.v, n);
+  }
+  optimizer_done_with(o, o->masters + at, n * sizeof *o->masters);
 }
 
 /* AdamW on the shard's part of every parameter. */
 static void apply(struct optimizer *o, double lr, float grad_scale) {
-  const struct ops *ops = o->model->ops;
   const struct optimizer_config *c = &o->config;
   struct adamw step = {.lr = (float)lr,
                        .beta1 = (float)c->beta1,
@@ -307,12 +347,8 @@ static void apply(struct optimizer *o, double lr, float grad_scale) {
     const size_t end = p->offset + p->count < o->shard.end ? p->offset + p->count : o->shard.end;
     step.weight_decay = param_is_vector(p) ? 0 : (float)c->weight_decay;
     for (size_t from = begin, n; from < end; from += n) {
-      const size_t at = from - o->shard.begin;
       n = step_window(o, from, end - from);
-      ops->adamw(ops, o->masters + at, o->moment1 + at, o->moment2 + at, gradient_at(o, from), &step, n);
-      optimizer_done_with(o, o->masters + at, n);
-      optimizer_done_with(o, o->moment1 + at, n);
-      optimizer_done_with(o, o->moment2 + at, n);
+      step_part(o, &step, i, from, n);
     }
   }
 }
@@ -393,6 +429,6 @@ void optimizer_shard_operands(const struct optimizer *o, void *operands) {
   for (size_t at = 0, n, count = shard_count(o->shard); at < count; at += n) {
     n = window(o, count - at);
     ops->to_operand(ops, (char *)operands + (o->shard.begin + at) * ops->operand_bytes, o->masters + at, n);
-    optimizer_done_with(o, o->masters + at, n);
+    optimizer_done_with(o, o->masters + at, n * sizeof *o->masters);
   }
 }

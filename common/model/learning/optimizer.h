@@ -42,16 +42,19 @@ struct optimizer_place {
   /* No array for a unit's gradient, and none for the step's: units are added in parts, and a step leaves its gradient where its
    * sums were.  The same bits.  Of all parameters alone, and not where a device computes. */
   bool in_parts;
+  /* Moments in 8 bits: 6 bytes a parameter less, and another arithmetic (NUMERICS.md).  Of all parameters alone, and not where a
+   * device computes. */
+  bool moments8;
 };
 enum rc optimizer_create_at(struct optimizer **out, const struct model *m, const struct optimizer_place *place,
                             const struct optimizer_config *config, struct err *err);
 void optimizer_free(struct optimizer *o);
 /* In memory, and in a scratch file. */
 size_t optimizer_bytes(const struct model *m, const struct optimizer_place *place);
-size_t optimizer_mapped_bytes(const struct model *m, struct shard shard);
-/* The caller is done for now with these values of masters or moments, which it has read or written: where they are mapped they
+size_t optimizer_mapped_bytes(const struct model *m, const struct optimizer_place *place);
+/* The caller is done for now with these bytes of masters or moments, which it has read or written: where they are mapped they
  * leave memory. */
-void optimizer_done_with(const struct optimizer *o, const float *values, size_t count);
+void optimizer_done_with(const struct optimizer *o, const void *values, size_t bytes);
 /* The shard's masters from an array of all parameters. */
 void optimizer_set_masters(struct optimizer *o, const float *masters);
 /* Of all parameters: the masters are these weights, widened. */
@@ -65,10 +68,22 @@ enum rc optimizer_config_check(const struct optimizer_config *config, struct err
 void optimizer_configure(struct optimizer *o, const struct optimizer_config *config);
 /* A new run's hyperparameters; moments and step count to zero; masters kept. */
 void optimizer_reset(struct optimizer *o, const struct optimizer_config *config);
-/* [shard_count(shard)] each, in the memory of the model's table; the first is element shard.begin of the parameters. */
+/* [shard_count(shard)] each, in the memory of the model's table; the first is element shard.begin of the parameters.  Moments in
+ * 8 bits: NULL. */
 float *optimizer_masters(struct optimizer *o);
 float *optimizer_moment1(struct optimizer *o);
 float *optimizer_moment2(struct optimizer *o);
+/* Moments in 8 bits: codes [params.elements], and what is largest in each block [moment_blocks(params)].  Else all NULL. */
+struct moments8 optimizer_moments8(const struct optimizer *o);
+/* Where the blocks of parameter i begin and end among all.  A block is MOMENT_BLOCK elements of the flat array from a multiple of
+ * that on, or what one parameter has of them. */
+static inline size_t moment_block_first(const struct param_table *t, int i) {
+  return t->items[i].offset / MOMENT_BLOCK + (size_t)i;
+}
+static inline size_t moment_block_end(const struct param_table *t, int i) {
+  return (t->items[i].offset + t->items[i].count - 1) / MOMENT_BLOCK + 1 + (size_t)i;
+}
+static inline size_t moment_blocks(const struct param_table *t) { return moment_block_end(t, t->count - 1); }
 /* [params.elements] that only optimizer_step uses, which leaves undefined content in it; between steps the caller may
  * keep a unit's gradient in it.  NULL in parts. */
 float *optimizer_gradient(struct optimizer *o);

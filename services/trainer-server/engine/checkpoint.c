@@ -17,10 +17,10 @@
 #include "services/trainer-server/engine/model_files.h"
 #include "services/trainer-server/fault.h"
 
-enum { STATE_FILE_MAX = 64 << 20, LATEST_MAX = 512, SEAL_MAX = 96, FLOATS_AT_ONCE = 1 << 20 };
+enum { STATE_FILE_MAX = 64 << 20, LATEST_MAX = 512, SEAL_MAX = 96, BYTES_AT_ONCE = 4 << 20 };
 static const int64_t VERSION_MAX = 1000000000000000;
 
-static const char *const moment_prefixes[] = {"master.", "moment1.", "moment2."};
+static const char *const array_prefixes[] = {"master.", "moment1.", "moment2.", "moment1_max.", "moment2_max."};
 static const char partial_prefix[] = ".partial-";
 static const char seal_format[] =
     ",\"state_digest\":\"%s\"}"; /* the end of trainer_state.json: over all bytes before it */
@@ -79,19 +79,43 @@ static void write_state(const struct checkpoint_meta *meta, const struct digest 
   buf_printf(out, seal_format, hex);
 }
 
-/* The index of optimizer.safetensors: masters, first and second moments of every parameter, in table order. */
-static enum rc optimizer_header(struct buf *out, const struct model *m, struct err *err) {
+static int array_count(const struct checkpoint_arrays *arrays) {
+  return arrays->moments8 ? CHECKPOINT_ARRAYS_8BIT : CHECKPOINT_ARRAYS;
+}
+
+/* A parameter's part of an array. */
+struct array_part {
+  enum st_dtype dtype;
+  size_t at, bytes; /* within the array */
+  int64_t rows, cols;
+};
+
+static struct array_part array_part(const struct checkpoint_arrays *arrays, const struct model *m, int which, int i) {
+  const struct param *q = &m->params.items[i];
+  const bool codes = arrays->moments8 && (which == CHECKPOINT_MOMENT1 || which == CHECKPOINT_MOMENT2);
+  if (codes) return (struct array_part){ST_U8, q->offset, q->count, q->rows, q->cols};
+  if (which < CHECKPOINT_ARRAYS)
+    return (struct array_part){ST_F32, q->offset * sizeof(float), q->count * sizeof(float), q->rows, q->cols};
+  const size_t first = moment_block_first(&m->params, i), blocks = moment_block_end(&m->params, i) - first;
+  return (struct array_part){ST_F32, first * sizeof(float), blocks * sizeof(float), 1, (int64_t)blocks};
+}
+
+/* The index of optimizer.safetensors: masters, first and second moments of every parameter, in table order; of moments in 8 bits
+ * the codes, and then what is largest in their blocks. */
+static enum rc optimizer_header(struct buf *out, const struct model *m, const struct checkpoint_arrays *arrays,
+                                struct err *err) {
   const struct param_table *p = &m->params;
-  size_t n = (size_t)p->count * 3;
+  const size_t n = (size_t)p->count * (size_t)array_count(arrays);
   struct st_entry *entries = calloc(n, sizeof *entries);
   char(*names)[ST_NAME_MAX] = calloc(n, sizeof *names);
   enum rc rc = RC_OK;
   if (!entries || !names)
     rc = err_set(err, RC_NO_MEMORY, NULL, "the optimizer's index of %zu tensors was refused memory", n);
   for (size_t i = 0; rc == RC_OK && i < n; i++) {
-    const struct param *q = &p->items[i % (size_t)p->count];
-    snprintf(names[i], sizeof names[i], "%s%s", moment_prefixes[i / (size_t)p->count], q->name);
-    entries[i] = (struct st_entry){.name = names[i], .dtype = ST_F32, .dims = 2, .shape = {q->rows, q->cols}};
+    const int which = (int)(i / (size_t)p->count), param = (int)(i % (size_t)p->count);
+    const struct array_part part = array_part(arrays, m, which, param);
+    snprintf(names[i], sizeof names[i], "%s%s", array_prefixes[which], p->items[param].name);
+    entries[i] = (struct st_entry){.name = names[i], .dtype = part.dtype, .dims = 2, .shape = {part.rows, part.cols}};
   }
   if (rc == RC_OK) rc = st_write_header(out, entries, n, NULL, err);
   free(names);
@@ -99,49 +123,55 @@ static enum rc optimizer_header(struct buf *out, const struct model *m, struct e
   return rc;
 }
 
-/* One array of floats of the optimizer's into the file, and into the digest. */
-static bool write_floats(FILE *file, struct digest_state *sum, const struct ops *ops,
-                         const struct checkpoint_arrays *arrays, const float *values, size_t count) {
-  enum { AT_ONCE = 1 << 14 };
-  float place[AT_ONCE]; /* of a device's values */
-  const size_t most = ops->host_memory ? FLOATS_AT_ONCE : AT_ONCE;
+/* A part of one of the optimizer's arrays into the file, and into the digest. */
+static bool write_part(FILE *file, struct digest_state *sum, const struct ops *ops,
+                       const struct checkpoint_arrays *arrays, const char *values, size_t bytes) {
+  enum { AT_ONCE = 1 << 16 };
+  char place[AT_ONCE]; /* of a device's values */
+  const size_t most = ops->host_memory ? BYTES_AT_ONCE : AT_ONCE;
   bool good = true;
-  for (size_t i = 0; good && i < count;) {
-    const size_t n = count - i < most ? count - i : most;
-    const float *part = ops_fetch(ops, place, values + i, n * sizeof *part);
-    good = fwrite(part, sizeof *part, n, file) == n;
-    digest_update(sum, part, n * sizeof *part);
+  for (size_t i = 0; good && i < bytes;) {
+    const size_t n = bytes - i < most ? bytes - i : most;
+    const void *part = ops_fetch(ops, place, values + i, n);
+    good = fwrite(part, 1, n, file) == n;
+    digest_update(sum, part, n);
     arrays->done(arrays->context, values + i, n);
     i += n;
   }
   return good;
 }
 
-float *checkpoint_array(struct optimizer *o, int which) {
-  if (which == CHECKPOINT_MASTERS) return optimizer_masters(o);
-  return which == CHECKPOINT_MOMENT1 ? optimizer_moment1(o) : optimizer_moment2(o);
+void *checkpoint_array(struct optimizer *o, int which) {
+  const struct moments8 e = optimizer_moments8(o);
+  switch (which) {
+    case CHECKPOINT_MASTERS: return optimizer_masters(o);
+    case CHECKPOINT_MOMENT1: return e.m ? (void *)e.m : optimizer_moment1(o);
+    case CHECKPOINT_MOMENT2: return e.v ? (void *)e.v : optimizer_moment2(o);
+    case CHECKPOINT_MAX1: return e.m_max;
+    default: return e.v_max;
+  }
 }
 
-static enum rc whole_collect(void *context, int which, const float **out, struct err *err) {
+static enum rc whole_collect(void *context, int which, const void **out, struct err *err) {
   (void)err;
   *out = checkpoint_array(context, which);
   return RC_OK;
 }
 
-static float *whole_room(void *context, int which) { return checkpoint_array(context, which); }
+static void *whole_room(void *context, int which) { return checkpoint_array(context, which); }
 
 static enum rc whole_spread(void *context, int which, struct err *err) {
   (void)context, (void)which, (void)err; /* it was read to where it belongs */
   return RC_OK;
 }
 
-static void whole_done(void *context, const float *values, size_t count) {
-  optimizer_done_with(context, values, count);
+static void whole_done(void *context, const void *values, size_t bytes) {
+  optimizer_done_with(context, values, bytes);
 }
 
 struct checkpoint_arrays checkpoint_arrays_of(struct optimizer *o) {
   return (struct checkpoint_arrays){
-      .context = o, .collect = whole_collect, .room = whole_room, .spread = whole_spread, .done = whole_done};
+      .context = o, .moments8 = optimizer_moments8(o).m, .collect = whole_collect, .room = whole_room, .spread = whole_spread, .done = whole_done};
 }
 
 /* Neither atomic nor durable by itself: the folder that it lies in is synced, then renamed, once it is whole.  digest: SHA-256 of the tensors'
@@ -153,19 +183,19 @@ static enum rc write_optimizer(const char *path, const struct model *m, const st
   FILE *file = NULL;
   struct digest_state sum;
   digest_begin(&sum);
-  enum rc rc = optimizer_header(&header, m, err);
+  enum rc rc = optimizer_header(&header, m, arrays, err);
   if (rc != RC_OK) goto out;
   if (!(file = fopen(path, "wbe"))) {
     rc = err_set_errno(err, RC_IO, "creating %s", path);
     goto out;
   }
   bool good = fwrite(header.data, 1, header.len, file) == header.len;
-  for (int a = 0; good && a < CHECKPOINT_ARRAYS; a++) {
-    const float *array;
+  for (int a = 0; good && a < array_count(arrays); a++) {
+    const void *array;
     if ((rc = arrays->collect(arrays->context, a, &array, err)) != RC_OK) goto out;
     for (int i = 0; good && i < p->count; i++) {
-      const struct param *q = &p->items[i];
-      good = write_floats(file, &sum, m->ops, arrays, array + q->offset, q->count);
+      const struct array_part part = array_part(arrays, m, a, i);
+      good = write_part(file, &sum, m->ops, arrays, (const char *)array + part.at, part.bytes);
     }
   }
   if (!good || fflush(file) != 0) rc = err_set_errno(err, RC_IO, "writing %s", path);
@@ -186,7 +216,7 @@ static enum rc write_named(const char *dir, const char *name, const void *bytes,
 /* Piece by piece, so that the pages of a mapped version need not be in memory together. */
 static enum rc write_weights(const char *dir, const struct buf *bytes, const struct checkpoint_arrays *arrays,
                              struct err *err) {
-  enum { AT_ONCE = FLOATS_AT_ONCE * sizeof(float) };
+  enum { AT_ONCE = BYTES_AT_ONCE };
   char path[LIMIT_PATH_MAX];
   enum rc rc = path_format(path, err, "%s/model.safetensors", dir);
   if (rc != RC_OK) return rc;
@@ -355,14 +385,21 @@ static enum rc check_digest(const char *what, const struct digest *have, const s
 }
 
 /* And from a file, of any alignment. */
-static void read_floats(float *out, struct digest_state *sum, const struct ops *ops,
-                        const struct checkpoint_arrays *arrays, const char *bytes, size_t count) {
+static void read_part(char *out, struct digest_state *sum, const struct ops *ops,
+                      const struct checkpoint_arrays *arrays, const char *bytes, size_t count) {
   for (size_t i = 0, n; i < count; i += n) {
-    n = count - i < FLOATS_AT_ONCE ? count - i : FLOATS_AT_ONCE;
-    ops->upload(ops, out + i, bytes + i * sizeof *out, n * sizeof *out);
-    digest_update(sum, bytes + i * sizeof *out, n * sizeof *out);
+    n = count - i < BYTES_AT_ONCE ? count - i : BYTES_AT_ONCE;
+    ops->upload(ops, out + i, bytes + i, n);
+    digest_update(sum, bytes + i, n);
     arrays->done(arrays->context, out + i, n);
   }
+}
+
+static size_t optimizer_file_bytes(const struct model *m, const struct checkpoint_arrays *arrays) {
+  size_t sum = 0;
+  for (int a = 0; a < array_count(arrays); a++)
+    for (int i = 0; i < m->params.count; i++) sum += array_part(arrays, m, a, i).bytes;
+  return sum;
 }
 
 static enum rc read_optimizer(const char *dir, const struct model *m, const struct checkpoint_arrays *arrays,
@@ -375,17 +412,18 @@ static enum rc read_optimizer(const char *dir, const struct model *m, const stru
   digest_begin(&sum);
   enum rc rc = path_format(path, err, "%s/optimizer.safetensors", dir);
   if (rc == RC_OK) rc = st_open_file(&file, path, err);
-  progress_begin(&progress, path, m->params.parameters * CHECKPOINT_ARRAYS * sizeof(float));
-  for (int a = 0; rc == RC_OK && a < CHECKPOINT_ARRAYS; a++) {
-    float *array = arrays->room(arrays->context, a);
+  progress_begin(&progress, path, optimizer_file_bytes(m, arrays));
+  for (int a = 0; rc == RC_OK && a < array_count(arrays); a++) {
+    char *array = arrays->room(arrays->context, a);
     for (int i = 0; rc == RC_OK && i < m->params.count; i++) {
-      const struct param *q = &m->params.items[i];
-      snprintf(name, sizeof name, "%s%s", moment_prefixes[a], q->name);
+      const struct array_part part = array_part(arrays, m, a, i);
+      snprintf(name, sizeof name, "%s%s", array_prefixes[a], m->params.items[i].name);
       const struct st_tensor *t = st_find(file, name);
-      if (!t || t->dtype != ST_F32 || t->bytes != q->count * sizeof(float)) {
-        rc = err_set(err, RC_CORRUPT, NULL, "%s: expected %zu float32 values of %s", path, q->count, name);
+      if (!t || t->dtype != part.dtype || t->bytes != part.bytes) {
+        rc = err_set(err, RC_CORRUPT, NULL, "%s: expected %zu bytes of %s in %s", path, part.bytes,
+                     st_dtype_name(part.dtype), name);
       } else {
-        read_floats(array + q->offset, &sum, m->ops, arrays, st_data(file, t), q->count);
+        read_part(array + part.at, &sum, m->ops, arrays, st_data(file, t), part.bytes);
         st_drop(file, t);
         progress_add(&progress, t->bytes);
       }
@@ -453,6 +491,15 @@ static enum rc load_version(struct checkpoint *c, const char *state_dir, const c
   if (rc != RC_OK) return rc;
   rc = read_state(c, &optimizer, &cause);
   if (rc == RC_OK) rc = check_identity(c, run, version, &cause);
+  if (rc == RC_OK && c->meta.training.moments8 != arrays->moments8) {
+    rc = err_set(err, RC_UNSUPPORTED, "optimizer-moments",
+                 "checkpoint %s holds %s moments, and this trainer keeps %s ones: start it with --optimizer-moments %s, or with a "
+                 "new --state-dir",
+                 c->dir, training_moments_name(!arrays->moments8), training_moments_name(arrays->moments8),
+                 training_moments_name(!arrays->moments8));
+    checkpoint_free(c);
+    return rc;
+  }
   if (rc == RC_OK) rc = read_weights(c, w, &cause);
   if (rc == RC_OK) rc = read_optimizer(c->dir, m, arrays, &optimizer, &cause);
   if (rc == RC_OK) return RC_OK;

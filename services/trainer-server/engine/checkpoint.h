@@ -1,7 +1,7 @@
 /* Checkpoints: a Hugging Face folder that transformers can load, plus what training needs to go on.
  *
  *   STATE/<run>/v<version>/  the model's small files (model_files.h), model.safetensors (bf16)
- *                            optimizer.safetensors (masters, moments, fp32)  trainer_state.json (run, version, digests, steps, config, history)
+ *                            optimizer.safetensors (masters, moments: fp32, or in 8 bits)  trainer_state.json (run, version, digests, steps, config, history)
  *   STATE/<run>/kept.json    which of them stay (struct kept_checkpoints)
  *   STATE/latest             "<run>/v<version>": replaced atomically, after the folder is durable
  *
@@ -46,25 +46,35 @@ struct checkpoint_meta {
   size_t history_count;
 };
 
-/* The optimizer's arrays of all parameters, [params.elements] each, one at a time: where a checkpoint's come from and go
- * to.  One rank has them in its optimizer; of several each has a shard, and optimizer_arrays.c puts them together.  The
- * files are the same, byte for byte. */
-enum { CHECKPOINT_MASTERS, CHECKPOINT_MOMENT1, CHECKPOINT_MOMENT2, CHECKPOINT_ARRAYS };
+/* The optimizer's arrays of all parameters, one at a time: where a checkpoint's come from and go to.  They have
+ * [params.elements] floats each; with moments in 8 bits the moments have as many codes, and two arrays more the largest
+ * magnitudes of their blocks.  One rank has them in its optimizer; of several each has a shard, and optimizer_arrays.c puts them
+ * together.  The files are the same, byte for byte. */
+enum {
+  CHECKPOINT_MASTERS,
+  CHECKPOINT_MOMENT1,
+  CHECKPOINT_MOMENT2,
+  CHECKPOINT_ARRAYS,
+  CHECKPOINT_MAX1 = CHECKPOINT_ARRAYS,
+  CHECKPOINT_MAX2,
+  CHECKPOINT_ARRAYS_8BIT
+};
 struct checkpoint_arrays {
   void *context;
+  bool moments8;
   /* The whole array, borrowed until the next call. */
-  enum rc (*collect)(void *context, int which, const float **out, struct err *err);
+  enum rc (*collect)(void *context, int which, const void **out, struct err *err);
   /* Where to read the whole array to; then spread it. */
-  float *(*room)(void *context, int which);
+  void *(*room)(void *context, int which);
   enum rc (*spread)(void *context, int which, struct err *err);
-  /* These values have been written out or read in. */
-  void (*done)(void *context, const float *values, size_t count);
+  /* These bytes of an array have been written out or read in. */
+  void (*done)(void *context, const void *values, size_t bytes);
   /* These bytes of the weights have been written out; NULL: nobody asks. */
   void (*weights_done)(const void *weights, const void *bytes, size_t count);
   const void *weights;
 };
 /* Array `which` as the optimizer keeps it: its shard. */
-float *checkpoint_array(struct optimizer *o, int which);
+void *checkpoint_array(struct optimizer *o, int which);
 /* In the memory of an optimizer of all parameters, borrowed. */
 struct checkpoint_arrays checkpoint_arrays_of(struct optimizer *o);
 
@@ -82,7 +92,7 @@ struct checkpoint {
   struct arena arena;
 };
 /* The checkpoint that STATE/latest names, or the newest older one of its run that is whole: RC_NOT_FOUND when there is
- * no STATE/latest; RC_CORRUPT when none is whole, or `latest` does not say which run.  RC_IO, RC_NO_MEMORY and
+ * no STATE/latest; RC_CORRUPT when none is whole, or `latest` does not say which run; RC_UNSUPPORTED when it holds the other kind of moments.  RC_IO, RC_NO_MEMORY and
  * RC_UNAVAILABLE (another rank is lost) are not damage: nothing older is tried. Fills weights, masters and moments, also when it fails; the caller configures the
  * optimizer and its step count from meta. */
 enum rc checkpoint_load(struct checkpoint *out, const char *state_dir, const struct model *m, struct weights *w,

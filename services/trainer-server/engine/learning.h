@@ -5,7 +5,7 @@
 
 #include "services/trainer-server/engine/engine.h"
 
-/* RC_UNSUPPORTED where --lean and --optimizer-state mapped are asked for, and something else than one process's CPU computes. */
+/* RC_UNSUPPORTED where --lean, --optimizer-state mapped or --optimizer-moments 8bit are asked for, and something else than one process's CPU computes. */
 enum rc learning_check_memory(const struct engine *e, struct err *err);
 /* At start and at the end: learners, and room for their gradients; the optimizer is there. */
 enum rc learning_make_lanes(struct engine *e, struct err *err);

@@ -8,7 +8,7 @@ enum rc optimizer_array_spread(struct engine *e, int which, struct err *err) {
   struct optimizer *o = e->learning.optimizer;
   const enum rc rc =
       ranks_spread(&e->ranks, learning_scratch(&e->learning), checkpoint_array(o, which), optimizer_shard(o), err);
-  optimizer_done_with(o, checkpoint_array(o, which), shard_count(optimizer_shard(o)));
+  optimizer_done_with(o, checkpoint_array(o, which), shard_count(optimizer_shard(o)) * sizeof(float));
   return rc;
 }
 
@@ -16,18 +16,18 @@ enum rc optimizer_array_collect(struct engine *e, int which, struct err *err) {
   struct optimizer *o = e->learning.optimizer;
   const enum rc rc =
       ranks_collect(&e->ranks, learning_scratch(&e->learning), checkpoint_array(o, which), optimizer_shard(o), err);
-  optimizer_done_with(o, checkpoint_array(o, which), shard_count(optimizer_shard(o)));
+  optimizer_done_with(o, checkpoint_array(o, which), shard_count(optimizer_shard(o)) * sizeof(float));
   return rc;
 }
 
-static enum rc shared_collect(void *context, int which, const float **out, struct err *err) {
+static enum rc shared_collect(void *context, int which, const void **out, struct err *err) {
   struct engine *e = context;
   *out = e->learning.lanes[0].gradient;
   const enum rc rc = ranks_tell(&e->ranks, &(struct order){.kind = ORDER_COLLECT, .which = which}, NULL, err);
   return rc == RC_OK ? optimizer_array_collect(e, which, err) : rc;
 }
 
-static float *shared_room(void *context, int which) {
+static void *shared_room(void *context, int which) {
   (void)which;
   struct engine *e = context;
   return learning_scratch(&e->learning);
@@ -39,8 +39,8 @@ static enum rc shared_spread(void *context, int which, struct err *err) {
   return rc == RC_OK ? optimizer_array_spread(e, which, err) : rc;
 }
 
-static void shared_done(void *context, const float *values, size_t count) {
-  (void)context, (void)values, (void)count; /* of the scratch, which stays */
+static void shared_done(void *context, const void *values, size_t bytes) {
+  (void)context, (void)values, (void)bytes; /* of the scratch, which stays */
 }
 
 struct checkpoint_arrays optimizer_arrays(struct engine *e) {

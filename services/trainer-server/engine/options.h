@@ -16,6 +16,7 @@ struct trainer_options {
   bool push_changes;          /* servers are sent what differs between versions, where that is less */
   bool lean;                  /* nothing is kept that can be made again, or lie in a scratch file: see learning.c */
   bool optimizer_mapped;      /* masters and moments lie in a scratch file */
+  bool moments8;               /* the optimizer's moments in 8 bits; only for runs that say so */
   const char *scratch_dir;    /* where scratch files are; "": in state_dir */
   bool fit;                   /* what the plan does not leave room for is given up: fit.h */
   bool teaches;               /* role teach: passes are computed with the folder's weights */

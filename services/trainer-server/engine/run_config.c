@@ -64,6 +64,10 @@ enum rc run_config_check(const struct trainer_options *options, const struct ope
   if (run_config_trains(c) && !(c->temperature > 0))
     return err_set(err, RC_INVALID, "training.temperature", "training needs a temperature above 0, got %g",
                    c->temperature);
+  if (run_config_trains(c) && c->moments8 != options->moments8)
+    return err_set(err, RC_INVALID, "training.optimizer_moments",
+                   "this trainer keeps %s moments: expected that, or a trainer started with --optimizer-moments %s",
+                   training_moments_name(options->moments8), training_moments_name(c->moments8));
   if (!run_config_trains(c) && m->current_version > 0)
     return err_set(err, RC_INVALID, "current_version", "run %s evaluates, it has no version but 0, got %" PRId64,
                    m->run, m->current_version);

@@ -26,7 +26,7 @@ static void random_by_the_optimizer(struct engine *e, uint64_t seed) {
     const struct param *p = &e->model->params.items[i];
     float *values = optimizer_masters(o) + p->offset;
     master_random(e->model, i, values, seed);
-    optimizer_done_with(o, values, p->count);
+    optimizer_done_with(o, values, p->count * sizeof *values);
   }
   optimizer_to_weights(o, e->learning.weights);
 }

@@ -226,12 +226,13 @@ static enum rc optimizer_make(struct engine *e, const struct optimizer_config *c
   const char *dir = trainer_scratch_dir(o);
   const struct optimizer_place place = {.shard = ranks_shard(e->ranks.comm, e->model->params.elements),
                                         .scratch_dir = o->optimizer_mapped ? dir : NULL,
-                                        .in_parts = o->lean};
+                                        .in_parts = o->lean,
+                                        .moments8 = o->moments8};
   enum rc rc = o->optimizer_mapped || o->lean ? file_make_dirs(dir, err) : RC_OK;
   if (rc == RC_OK) rc = optimizer_create_at(&e->learning.optimizer, e->model, &place, config, err);
   if (rc == RC_OK && o->optimizer_mapped)
     log_info("masters and moments: %zu MiB in a scratch file in %s",
-             optimizer_mapped_bytes(e->model, place.shard) >> 20, dir);
+             optimizer_mapped_bytes(e->model, &place) >> 20, dir);
   return rc;
 }
 

@@ -335,4 +335,33 @@ LITERAL int lit_sample(const float *logits, float temperature, float u, int V) {
   return answer;
 }
 
+/* --- moments in 8 bits: square: those of v --- */
+
+LITERAL int lit_moment_cells(int d, bool square) { return 1 << (d + (square ? 1 : 0)); }
+
+/* 10^(d - 7) */
+LITERAL double lit_decade(int d) { return strtod((const char *[]){"1e-7", "1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "1e-1"}[d], NULL); }
+
+LITERAL float lit_moment_share(int code, bool square) {
+  if (!square && code >= 128) return -lit_moment_share(code - 128, false);
+  if (code == 0) return 0;
+  if (code == (square ? 255 : 127)) return 1;
+  for (int d = square ? 0 : 1;; d++) {
+    const int n = lit_moment_cells(d, square), j = code - (n - 1);
+    if (j < n) return (float)(lit_decade(d) + 9 * lit_decade(d) * ((j + 0.5) / n));
+  }
+}
+
+LITERAL int lit_moment_code(float value, float largest, bool square) {
+  const float x = fabsf(value) / (largest == 0 ? 1 : largest);
+  int code = square && value != 0;
+  for (int d = square ? 0 : 1; d < 7 && x >= (float)lit_decade(d); d++) {
+    const int n = lit_moment_cells(d, square);
+    const float scaled = x * (float)(n / (9 * lit_decade(d))), place = scaled + (float)(n - 1 - n / 9.0);
+    code = place >= (float)(2 * n - 2) ? 2 * n - 2 : (int)place;
+  }
+  if (!(x < 1)) code = square ? 255 : 127;
+  return !square && value < 0 && code > 0 ? code + 128 : code;
+}
+
 #endif

@@ -1,5 +1,7 @@
 /* The backward operations and the optimizer's equal the literal text of NUMERICS.md bit for bit, on every level,
  * format and thread count. */
+#include <float.h>
+
 #include "tests/unit/model/ops_support.h"
 
 static void weight_on(const struct machine *m) {
@@ -554,6 +556,122 @@ static void adamw_on(const struct machine *m) {
   }
 }
 
+/* AdamW of one element, as text; the moments in place. */
+static float lit_adamw(const struct adamw *a, float master, float *m, float *v, float g) {
+  const float scaled = g * a->grad_scale, shrink = master * (a->lr * a->weight_decay);
+  float old = *m * a->beta1, fresh = scaled * (1.0f - a->beta1);
+  *m = old + fresh;
+  old = *v * a->beta2;
+  fresh = (scaled * scaled) * (1.0f - a->beta2);
+  *v = old + fresh;
+  const float denominator = sqrtf(*v) / sqrtf(a->bias2) + a->eps, step = (a->lr / a->bias1) * (*m / denominator);
+  master = master - shrink;
+  return master - step;
+}
+
+static float *largest_of(const float *x, const size_t *begin, size_t blocks) {
+  float *out = calloc(blocks, sizeof *out);
+  for (size_t b = 0; b < blocks; b++)
+    for (size_t i = begin[b]; i < begin[b + 1]; i++)
+      out[b] = fminf(fmaxf(out[b], fabsf(x[i])), FLT_MAX);
+  return out;
+}
+
+/* Gradients of every size, none at all in some blocks, and some that overflow v: codes and largest values after each step. */
+static void adamw8_on(const struct machine *m) {
+  const struct ops *o = m->ops;
+  static const struct adamw a = {.lr = 1e-3f,
+                                 .beta1 = 0.9f,
+                                 .beta2 = 0.99f,
+                                 .eps = 1e-8f,
+                                 .weight_decay = 0.1f,
+                                 .bias1 = 0.271f,
+                                 .bias2 = 0.0297f,
+                                 .grad_scale = 0.73f};
+  static const size_t sizes[][2] = {{1, 1}, {256, 256}, {16, 5000}, {240, 241}, {256, 9001}};
+  for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+    const size_t first = sizes[s][0], n = sizes[s][1];
+    size_t begin[64] = {0}, blocks = 0;
+    while (begin[blocks] < n) {
+      const size_t next = blocks == 0 ? first : begin[blocks] + 256;
+      begin[++blocks] = next < n ? next : n;
+    }
+    float *p = random_floats(n, 1.0f), *want = copy_floats(p, n), *m1 = zeros(n), *v = zeros(n), *m_max = zeros(blocks),
+          *v_max = zeros(blocks);
+    uint8_t *codes = guarded(n), *squares = guarded(n);
+    memset(codes, 0, n);
+    memset(squares, 0, n);
+    for (int step = 0; step < 4; step++) {
+      float *g = random_floats(n, 1.0f);
+      for (size_t i = 0; i < n; i++) g[i] = i / 300 % 4 == 3 ? 0 : g[i] * powf(10, -(float)(random_u32() % 9));
+      if (step == 2) g[n / 2] = 3e19f;
+      for (size_t i = 0; i < n; i++) want[i] = lit_adamw(&a, want[i], &m1[i], &v[i], g[i]);
+      o->adamw8(o, p, &(struct moments8){codes, squares, m_max, v_max}, g, &a, first, n);
+      same_floats(m, "adamw8's master", p, want, n);
+      float *want_m = largest_of(m1, begin, blocks), *want_v = largest_of(v, begin, blocks);
+      same_floats(m, "adamw8's largest first moment", m_max, want_m, blocks);
+      same_floats(m, "adamw8's largest second moment", v_max, want_v, blocks);
+      for (size_t b = 0; b < blocks; b++) {
+        for (size_t i = begin[b]; i < begin[b + 1]; i++) {
+          const int code = lit_moment_code(m1[i], want_m[b], false), square = lit_moment_code(v[i], want_v[b], true);
+          if (codes[i] != code || squares[i] != square)
+            fail_msg("adamw8 on %s: element %zu has codes %d and %d, expected %d and %d of %.9g of %.9g and %.9g of %.9g", m->level,
+                     i, codes[i], squares[i], code, square, (double)m1[i], (double)want_m[b], (double)v[i], (double)want_v[b]);
+          m1[i] = lit_moment_share(code, false) * want_m[b];
+          v[i] = lit_moment_share(square, true) * want_v[b];
+        }
+      }
+      free(want_m);
+      free(want_v);
+    }
+  }
+}
+
+/* Neighbours of where decades meet, and of 0 and 1: with beta1 0 the first moment is the gradient. */
+static void moment_edges_on(const struct machine *m) {
+  static const struct adamw a = {.lr = 1e-3f, .eps = 1e-8f, .bias1 = 1, .bias2 = 1, .grad_scale = 1};
+  enum { NEIGHBOURS = 8, EDGES = 9, N = 2 * NEIGHBOURS * EDGES };
+  float *p = zeros(N), *g = zeros(N), m_max = 0, v_max = 0;
+  uint8_t codes[N] = {0}, squares[N] = {0};
+  for (int edge = 0; edge < EDGES; edge++) {
+    float up = edge == 8 ? 0 : (float)pow(10, -edge), down = up;
+    for (int i = 0; i < NEIGHBOURS; i++) {
+      g[2 * (edge * NEIGHBOURS + i)] = edge == 0 ? 1 : up, g[2 * (edge * NEIGHBOURS + i) + 1] = -down;
+      up = nextafterf(up, 2), down = nextafterf(down, -1);
+    }
+  }
+  m->ops->adamw8(m->ops, p, &(struct moments8){codes, squares, &m_max, &v_max}, g, &a, N, N);
+  assert_true(m_max == 1);
+  for (int i = 0; i < N; i++) {
+    if (codes[i] != lit_moment_code(g[i], 1, false) || squares[i] != lit_moment_code(g[i] * g[i], v_max, true))
+      fail_msg("adamw8 on %s: %.9g has codes %d and %d", m->level, (double)g[i], codes[i], squares[i]);
+  }
+}
+
+/* Every code is reached by its own share and keeps it, shares ascend with codes, and none is off by more than half a cell. */
+static void test_moment_codes(void **state) {
+  (void)state;
+  for (int square = 0; square < 2; square++) {
+    for (int code = 0; code < (square ? 256 : 128); code++) {
+      const float share = lit_moment_share(code, square);
+      if (share != 0) assert_int_equal(lit_moment_code(share, 1, square), code);
+      if (code > 0) assert_true(share > lit_moment_share(code - 1, square));
+      if (code > 0 && !square) assert_int_equal(lit_moment_code(-share, 1, false), code + 128);
+    }
+    for (float x = 1e-6f; x < 1; x *= 1.001f) {
+      const float share = lit_moment_share(lit_moment_code(x, 1, square), square);
+      const int d = 7 + (int)floorf(log10f(x) + 1e-6f);
+      assert_true(fabsf(share - x) <= 1.001f * 4.5f * (float)pow(10, d - 7) / (float)lit_moment_cells(d, square));
+    }
+  }
+}
+
+static void test_adamw8(void **state) {
+  (void)state;
+  every_machine(adamw8_on);
+  every_machine(moment_edges_on);
+}
+
 static void test_accumulate(void **state) {
   (void)state;
   every_machine(accumulate_on);
@@ -577,6 +695,7 @@ int main(void) {
       cmocka_unit_test(test_soft_cap),
       cmocka_unit_test(test_swiglu),     cmocka_unit_test(test_geglu),   cmocka_unit_test(test_logprob),
       cmocka_unit_test(test_accumulate), cmocka_unit_test(test_squares), cmocka_unit_test(test_adamw),
+      cmocka_unit_test(test_adamw8),      cmocka_unit_test(test_moment_codes),
   };
   random_seed(11);
   pool_enter();

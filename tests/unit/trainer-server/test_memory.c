@@ -37,11 +37,34 @@ static void test_a_refusal_says_what_would_fit_and_fit_does_it(void **state) {
   assert_int_equal(rig_try_start(&g, &err), RC_NO_MEMORY);
   assert_non_null(strstr(err.message, "it would fit with --push-changes false"));
   assert_non_null(strstr(err.message, "--fit chooses so"));
+  assert_non_null(strstr(err.message, "; beside that, --optimizer-moments 8bit takes "));
   g.options.fit = true;
   rig_start(&g);
   rig_stop(&g);
   g.options.memory_max = 1000; /* nothing helps */
   assert_int_equal(rig_try_start(&g, &err), RC_NO_MEMORY);
+  g.trainer = NULL;
+  rig_end(&g);
+}
+
+/* Six bytes a parameter and what blocks need; neither the advice nor --fit speaks of what is chosen already. */
+static void test_moments_in_8_bits_need_less(void **state) {
+  (void)state;
+  struct rig g;
+  struct parts parts;
+  struct err err = {0};
+  rig_make(&g, "");
+  const size_t whole = planned(&g);
+  g.options.moments8 = true;
+  parts_make(&parts, g.model_dir);
+  const size_t elements = parts.model->params.elements, blocks = moment_blocks(&parts.model->params);
+  parts_free(&parts);
+  const size_t less = whole - planned(&g);
+  assert_true(less <= 6 * elements - 8 * blocks && less + 512 >= 6 * elements - 8 * blocks);
+  g.options.memory_max = 1000;
+  assert_int_equal(rig_try_start(&g, &err), RC_NO_MEMORY);
+  assert_non_null(strstr(err.message, "optimizer with 8-bit moments "));
+  assert_null(strstr(err.message, "--optimizer-moments"));
   g.trainer = NULL;
   rig_end(&g);
 }
@@ -183,6 +206,7 @@ static void test_parts_follow_the_options(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_bound_below_the_plan_refuses_the_start),
+      cmocka_unit_test(test_moments_in_8_bits_need_less),
       cmocka_unit_test(test_a_refusal_says_what_would_fit_and_fit_does_it),
       cmocka_unit_test(test_a_reference_that_does_not_fit_refuses_the_run),
       cmocka_unit_test(test_a_behaviour_policy_that_does_not_fit_refuses_the_run),

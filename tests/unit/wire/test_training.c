@@ -129,7 +129,8 @@ static const struct message minibatch_run_message = {
         "{\"training\":{\"objective\":\"grpo\",\"clip_low\":0.1,\"clip_high\":0.28,\"kl_coefficient\":0,"
         "\"normalization\":\"tokens\",\"lr\":1e-06,\"beta1\":0.9,\"beta2\":0.95,\"eps\":1e-08,\"weight_decay\":0.01,"
         "\"clip_norm\":0.3,\"lr_min_ratio\":0.1,\"schedule\":\"cosine\",\"warmup_steps\":50,\"total_steps\":200,"
-        "\"temperature\":1.5,\"chunk_tokens\":8192,\"checkpoint_every\":10,\"update\":\"minibatch\"}}",
+        "\"temperature\":1.5,\"chunk_tokens\":8192,\"checkpoint_every\":10,\"optimizer_moments\":\"8bit\","
+        "\"update\":\"minibatch\"}}",
     .again = again_check_run};
 static const struct message later_batch_message = {
     .name = "submit_batch after inner steps",
@@ -287,6 +288,7 @@ static void a_training_configuration_is_bounded(void **state) {
   message_check_refused(m, "\"temperature\":1.5", "\"temperature\":1e-45", "training.temperature");
   message_check_refused(m, "\"checkpoint_every\":10", "\"checkpoint_every\":0",
                         "training.checkpoint_every"); /* the trainer divides by it */
+  message_check_refused(&minibatch_run_message, "\"8bit\"", "\"8\"", "training.optimizer_moments");
   message_check_refused(m, "\"chunk_tokens\":8192", "\"chunk_tokens\":262145", "training.chunk_tokens");
   message_check_refused(m, "\"chunk_tokens\":8192", "\"chunk_tokens\":1", "training.chunk_tokens");
   message_check_refused(m, "\"warmup_steps\":50", "\"warmup_steps\":50.5", "training.warmup_steps");
@@ -360,6 +362,8 @@ static void a_strict_run_is_written_as_ever(void **state) {
   } cases[] = {
       {&minibatch_run_message, "\"minibatch\"", "\"strict\"", "update"},
       {&minibatch_run_message, "\"minibatch\"", "null", "update"},
+      {&minibatch_run_message, "\"8bit\"", "\"32bit\"", "optimizer_moments"},
+      {&minibatch_run_message, "\"8bit\"", "null", "optimizer_moments"},
       {&later_batch_message, "\"after_steps\":2", "\"after_steps\":0", "after_steps"},
       {&later_batch_message, "\"after_steps\":2", "\"after_steps\":null", "after_steps"},
       {&inner_step_message, "\"inner\":true", "\"inner\":false", "inner"},

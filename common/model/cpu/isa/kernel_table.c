@@ -19,7 +19,7 @@ cpu_kernel BESIDE(to_operand), BESIDE(from_operand), BESIDE(rmsnorm), ISA_NAME(g
     BESIDE(cut), BESIDE(sample), BESIDE(embed_backward), BESIDE(rmsnorm_backward_x), BESIDE(rmsnorm_backward_w),
     ISA_NAME(gemm_weight_backward), BESIDE(add_bias_backward), BESIDE(head_norm_rope_backward_x),
     BESIDE(head_norm_rope_backward_w), ISA_NAME(attention_backward), BESIDE(swiglu_backward), BESIDE(geglu_backward),
-    BESIDE(share_backward), BESIDE(route_backward), BESIDE(logprob_backward), BESIDE(accumulate), BESIDE(grad_from_accumulator), BESIDE(sum_of_squares), BESIDE(adamw);
+    BESIDE(share_backward), BESIDE(route_backward), BESIDE(logprob_backward), BESIDE(accumulate), BESIDE(grad_from_accumulator), BESIDE(sum_of_squares), BESIDE(adamw), BESIDE(adamw8);
 
 #if defined(__AMX_BF16__)
 bool ISA_NAME(tiles_hold)(void);
@@ -71,6 +71,7 @@ const struct cpu_kernels ISA_NAME(cpu_kernels) = {
     .grad_from_accumulator = BESIDE(grad_from_accumulator),
     .sum_of_squares = BESIDE(sum_of_squares),
     .adamw = BESIDE(adamw),
+    .adamw8 = BESIDE(adamw8),
 #if defined(__AMX_BF16__)
     .holds = ISA_NAME(tiles_hold),
 #elif defined(__AVX512BF16__)

@@ -1,4 +1,7 @@
-/* Accumulates gradients independently of their order, computes the global norm and does AdamW, element by element. */
+/* Accumulates gradients independently of their order, computes the global norm and does AdamW, element by element; with moments
+ * in 8 bits block by block. */
+#include <float.h>
+
 #include "common/model/cpu/isa/vec.h"
 
 #define ACCUMULATE_MAX   0x1p50
@@ -133,20 +136,105 @@ INLINE void adamw_lanes(const struct factors *f, float *master_at, float *m_at, 
   memcpy(v_at, &v, bytes);
 }
 
+INLINE struct factors factors_of(const struct adamw *a) {
+  return (struct factors){.scale = a->grad_scale,
+                          .decay = a->lr * a->weight_decay,
+                          .beta1 = a->beta1,
+                          .beta2 = a->beta2,
+                          .rest1 = 1.0f - a->beta1,
+                          .rest2 = 1.0f - a->beta2,
+                          .root = sqrtf(a->bias2),
+                          .eps = a->eps,
+                          .rate = a->lr / a->bias1};
+}
+
 void ISA_NAME(adamw)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct adamw_args *c = args;
-  const struct adamw *a = c->step;
-  const struct factors f = {.scale = a->grad_scale,
-                            .decay = a->lr * a->weight_decay,
-                            .beta1 = a->beta1,
-                            .beta2 = a->beta2,
-                            .rest1 = 1.0f - a->beta1,
-                            .rest2 = 1.0f - a->beta2,
-                            .root = sqrtf(a->bias2),
-                            .eps = a->eps,
-                            .rate = a->lr / a->bias1};
+  const struct factors f = factors_of(c->step);
   size_t i = begin;
   (void)scratch;
   for (; i + VL <= end; i += VL) adamw_lanes(&f, c->master + i, c->m + i, c->v + i, c->g + i, VL);
   if (i < end) adamw_lanes(&f, c->master + i, c->m + i, c->v + i, c->g + i, (int)(end - i));
+}
+
+/* --- moments in 8 bits ---
+ *
+ * A decade of values x, from 10^(d - 7) on, has n codes from n - 1 on, evenly over it: the code of x is x * factor + offset,
+ * rounded down, at most `high`. */
+struct decade {
+  float from, factor, offset, high;
+};
+#define DECADE(n, power) \
+  { (float)power, (float)((n) / (9 * power)), (float)((n) - 1 - (n) / 9.0), (float)(2 * (n) - 2) }
+enum { M_DECADES = 6, V_DECADES = 7, M_HIGHEST = 127, V_HIGHEST = 255 };
+static const struct decade m_decades[M_DECADES] = {DECADE(2, 1e-6),  DECADE(4, 1e-5),  DECADE(8, 1e-4),
+                                                   DECADE(16, 1e-3), DECADE(32, 1e-2), DECADE(64, 1e-1)};
+static const struct decade v_decades[V_DECADES] = {DECADE(2, 1e-7),  DECADE(4, 1e-6),  DECADE(8, 1e-5),  DECADE(16, 1e-4),
+                                                   DECADE(32, 1e-3), DECADE(64, 1e-2), DECADE(128, 1e-1)};
+
+INLINE vf vmagnitude(vf x) { return (vf)((vi)x & INT32_MAX); }
+
+/* Of a block; what is not a number does not count, what is infinite counts as the largest number. */
+INLINE float block_largest(const float *x) {
+  float lane[VL], largest = 0;
+  vf most = {0};
+  for (int i = 0; i < MOMENT_BLOCK; i += VL) most = vmax(vmagnitude(vload(x + i)), most);
+  vstore(lane, most);
+  for (int l = 0; l < VL; l++) largest = lane[l] > largest ? lane[l] : largest;
+  return largest > FLT_MAX ? FLT_MAX : largest;
+}
+
+/* Of magnitudes as shares of the block's largest one. */
+INLINE vi codes_of(vf share, const struct decade *decades, int count, int highest) {
+  vf factor = {0}, offset = {0}, high = {0};
+  for (int d = 0; d < count; d++) {
+    const vi in = share >= vset(decades[d].from);
+    factor = vselect(in, vset(decades[d].factor), factor);
+    offset = vselect(in, vset(decades[d].offset), offset);
+    high = vselect(in, vset(decades[d].high), high);
+  }
+  vf code = share * factor + offset;
+  code = vselect(code > high, high, code);
+  code = vselect(share < vset(1.0f), code, vset((float)highest));
+  return __builtin_convertvector(code, vi);
+}
+
+/* A block of both moments, zero beyond its elements. */
+INLINE void encode_block(const struct adamw8_args *c, size_t at, size_t block, size_t n, const float *m,
+                         const float *v) {
+  const float m_max = block_largest(m), v_max = block_largest(v);
+  const vf m_unit = vset(m_max > 0 ? m_max : 1), v_unit = vset(v_max > 0 ? v_max : 1);
+  int32_t codes[MOMENT_BLOCK], squares[MOMENT_BLOCK];
+  for (int i = 0; i < MOMENT_BLOCK; i += VL) {
+    const vf x = vload(m + i), y = vload(v + i);
+    const vi code = codes_of(vmagnitude(x) / m_unit, m_decades, M_DECADES, M_HIGHEST);
+    vi square = codes_of(y / v_unit, v_decades, V_DECADES, V_HIGHEST);
+    const vi sign = (x < 0) & (code > 0) & 128;
+    square = square | ((square == 0) & (y > 0) & 1); /* never 0: the next step divides by its root */
+    const vi signed_code = code | sign;
+    memcpy(codes + i, &signed_code, sizeof signed_code);
+    memcpy(squares + i, &square, sizeof square);
+  }
+  for (size_t i = 0; i < n; i++) c->moments.m[at + i] = (uint8_t)codes[i];
+  for (size_t i = 0; i < n; i++) c->moments.v[at + i] = (uint8_t)squares[i];
+  c->moments.m_max[block] = m_max;
+  c->moments.v_max[block] = v_max;
+}
+
+void ISA_NAME(adamw8)(const void *args, size_t begin, size_t end, void *scratch) {
+  const struct adamw8_args *c = args;
+  const struct factors f = factors_of(c->step);
+  (void)scratch;
+  for (size_t b = begin; b < end; b++) {
+    const size_t at = b == 0 ? 0 : c->first + (b - 1) * MOMENT_BLOCK;
+    const size_t most = b == 0 ? c->first : MOMENT_BLOCK, n = c->n - at < most ? c->n - at : most;
+    const float m_max = c->moments.m_max[b], v_max = c->moments.v_max[b];
+    float m[MOMENT_BLOCK] = {0}, v[MOMENT_BLOCK] = {0};
+    for (size_t i = 0; i < n; i++) m[i] = c->values->m[c->moments.m[at + i]] * m_max;
+    for (size_t i = 0; i < n; i++) v[i] = c->values->v[c->moments.v[at + i]] * v_max;
+    size_t i = 0;
+    for (; i + VL <= n; i += VL) adamw_lanes(&f, c->master + at + i, m + i, v + i, c->g + at + i, VL);
+    if (i < n) adamw_lanes(&f, c->master + at + i, m + i, v + i, c->g + at + i, (int)(n - i));
+    encode_block(c, at, b, n, m, v);
+  }
 }
