@@ -211,9 +211,10 @@ def test_a_kept_checkpoint_is_evaluated_and_is_where_a_run_begins(cluster):
     """Its weights were evaluated in the run already: the same problems, and the run that follows tells where they came from."""
     best = best_of(cluster.first)
     again = json.loads((DATA / "runs/evaluate.json").read_text())
-    again.update(dataset={"sources": [{"path": "validation.jsonl"}, {"path": "train.jsonl"}], "shuffle": False}, groups_per_round=132, samples_per_group=1, start={"run": "r1", "version": best})
+    again.update(dataset={"sources": [{"path": "validation.jsonl"}, {"path": "train.jsonl"}], "shuffle": False}, groups_per_round=132, samples_per_group=1, start={"run": "r1", "version": "best"})
     again["sampling"]["temperature"] = 0
     status = cluster.run(again)
+    assert status["config"]["start"] == {"run": "r1", "version": best}
     assert [s["name"] for s in status["evaluations"][0]["sets"]] == ["validation", "train"]
     ((digest,),) = cluster.query("SELECT lower(hex(digest)) FROM versions WHERE run = 1 AND version = ?", best)
     assert status["weights_digest"] == digest
@@ -222,7 +223,8 @@ def test_a_kept_checkpoint_is_evaluated_and_is_where_a_run_begins(cluster):
     assert answer["problems"] == PROBLEMS and answer["a_alone"] == 0 and answer["b_alone"] == status["evaluations"][0]["sets"][0]["problems"] - PROBLEMS
     following = cluster.run(config(start="current", rounds=1, keep_best=None, evaluation=None))
     assert following["weights_from"] == status["weights_from"] and following["config"].get("keep_best") is None
-    last = cluster.run(config(start={"run": following["id"], "version": 1}, rounds=1, keep_best=None, evaluation=None))
+    last = cluster.run(config(start={"run": following["id"], "version": "latest"}, rounds=1, keep_best=None, evaluation=None))
+    assert last["config"]["start"] == {"run": following["id"], "version": 1}
     assert [(v["run"], v["version"]) for v in last["weights_from"]] == [(following["id"], 1), ("r1", best)]
     assert cluster.first["weights_from"] == []
 

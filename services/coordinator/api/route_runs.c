@@ -6,6 +6,7 @@
 
 #include "common/base/limits.h"
 #include "common/base/log.h"
+#include "services/coordinator/records/kept_versions.h"
 #include "services/coordinator/rewards/reward_hosts.h"
 #include "services/coordinator/rounds/run_life.h"
 #include "services/coordinator/trainer/run_check.h"
@@ -66,10 +67,23 @@ static enum rc post_run_execute(struct core *c, struct command *cmd, struct err 
   return journal_event(c, run, "state", &event, false, err);
 }
 
-static enum rc post_run_decode(struct post_run *m, const struct json *body, struct arena *arena, struct err *err) {
+/* The version that `start` names by a word. */
+static enum rc post_run_find_start(struct core *c, struct post_run *m, struct err *err) {
+  struct store *s;
+  if (m->config.start_named == START_NUMBERED) return RC_OK;
+  enum rc rc = readers_take(core_readers(c), &s, err);
+  if (rc != RC_OK) return rc;
+  rc = kept_versions_find(s, &m->config, err);
+  readers_give(core_readers(c), s);
+  return rc;
+}
+
+static enum rc post_run_decode(struct core *c, struct post_run *m, const struct json *body, struct arena *arena,
+                               struct err *err) {
   struct buf text = BUF_INIT;
   struct json_writer w;
   enum rc rc = run_config_parse(&m->config, body, arena, err);
+  if (rc == RC_OK) rc = post_run_find_start(c, m, err);
   if (rc != RC_OK) return rc;
   json_writer_init(&w, &text);
   run_config_write(&m->config, &w);
@@ -113,7 +127,7 @@ void handle_post_run(struct http_request *r, void *context) {
   struct err err = {0};
   struct command *cmd = command_new(post_run_execute, sizeof(struct post_run));
   enum rc rc = http_body_json(r, &body, &err);
-  if (rc == RC_OK && cmd) rc = post_run_decode(cmd->message, body, &cmd->arena, &err);
+  if (rc == RC_OK && cmd) rc = post_run_decode(c, cmd->message, body, &cmd->arena, &err);
   if (rc == RC_OK && cmd)
     rc = reward_hosts_check(core_options(c)->reward_hosts, &((const struct post_run *)cmd->message)->config.verifier, &err);
   if (rc == RC_OK && cmd) rc = post_run_check(c, cmd->message, &err);

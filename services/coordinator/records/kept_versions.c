@@ -1,6 +1,8 @@
 /* Finds the versions with the best figures, and stores which checkpoints there are. */
 #include "services/coordinator/records/kept_versions.h"
 
+#include "services/coordinator/store/ids.h"
+
 enum rc kept_versions_best(struct store *s, const struct run_config *config, int64_t run, struct json_i32s *out,
                            struct arena *arena, struct err *err) {
   const struct keep_best *k = &config->keep_best;
@@ -22,6 +24,61 @@ enum rc kept_versions_best(struct store *s, const struct run_config *config, int
     out->items[out->count++] = (int32_t)rows_int(&q, 0);
   rows_end(&q);
   return rc;
+}
+
+/* The best by its configuration's keep_best that has a checkpoint; -1: there is none. */
+static enum rc find_best(struct store *s, int64_t run, int64_t *version, struct err *err) {
+  struct arena arena = ARENA_INIT;
+  struct run_config theirs = {0};
+  struct json_i32s best = {0};
+  struct json *stored = NULL;
+  struct rows q;
+  bool row = false;
+  *version = -1;
+  enum rc rc = store_query(s, &q, err, "SELECT config FROM runs WHERE id = ?1", BINDS(b_int(run)));
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  if (rc == RC_OK && row) {
+    size_t len;
+    const char *text = rows_text(&q, 0, &len);
+    rc = json_parse(&stored, text, len, 0, err);
+  }
+  rows_end(&q);
+  if (rc == RC_OK && row) rc = run_config_parse_stored(&theirs, stored, &arena, err);
+  if (rc == RC_OK && row) rc = kept_versions_best(s, &theirs, run, &best, &arena, err);
+  for (size_t i = 0; rc == RC_OK && *version < 0 && i < best.count; i++) {
+    int64_t kept = 0;
+    rc = store_int(s, &kept, err, "SELECT count(*) FROM checkpoints WHERE run = ?1 AND version = ?2",
+                   BINDS(b_int(run), b_int(best.items[i])));
+    if (kept) *version = best.items[i];
+  }
+  json_free(stored);
+  arena_free(&arena);
+  return rc;
+}
+
+enum rc kept_versions_find(struct store *s, struct run_config *config, struct err *err) {
+  const char *const name = config->start.run;
+  int64_t run = 0, there = 0, version = -1;
+  if (config->start_named == START_NUMBERED) return RC_OK;
+  enum rc rc = id_parse_run(&run, name, NULL);
+  if (rc == RC_OK) rc = store_int(s, &there, err, "SELECT count(*) FROM runs WHERE id = ?1", BINDS(b_int(run)));
+  if (rc == RC_NOT_FOUND || (rc == RC_OK && !there))
+    return err_set(err, RC_INVALID, "start.run", "there is no run '%.100s'", name);
+  if (rc != RC_OK) return rc;
+  if (config->start_named == START_BEST)
+    rc = find_best(s, run, &version, err);
+  else
+    rc = store_int(s, &version, err, "SELECT ifnull(max(version), -1) FROM checkpoints WHERE run = ?1", BINDS(b_int(run)));
+  if (rc != RC_OK) return rc;
+  if (version < 0)
+    return err_set(err, RC_INVALID, "start.version",
+                   config->start_named == START_BEST
+                       ? "there is no best checkpoint of run %s: it keeps one by `keep_best`, once it has been evaluated"
+                       : "there is no checkpoint of run %s that is known",
+                   name);
+  config->start.version = version;
+  config->start_named = START_NUMBERED;
+  return RC_OK;
 }
 
 bool kept_versions_wanted(const struct run_config *config, int64_t version) {

@@ -6,6 +6,8 @@
  * The best have the highest figure of the named set; of equal ones the earlier.  A version that will be evaluated has a
  * checkpoint whatever checkpoint_every says (kept_versions_wanted), and its evaluation is in before the next step prunes.
  *
+ * A run that is posted may name its start so: kept_versions_find.
+ *
  * Readers' connections or the writer's; kept_versions_store and _mark inside the writer's savepoint. */
 #ifndef LEASEHOLD_COORDINATOR_RECORDS_KEPT_VERSIONS_H
 #define LEASEHOLD_COORDINATOR_RECORDS_KEPT_VERSIONS_H
@@ -16,6 +18,9 @@
 /* None without keep_best; arena memory. */
 enum rc kept_versions_best(struct store *s, const struct run_config *config, int64_t run, struct json_i32s *out,
                            struct arena *arena, struct err *err);
+/* Where `start` names the best or the latest checkpoint of a run, its number in place of the word, as things stand now.  Nothing
+ * else is looked at: RC_INVALID where there is none.  A reader's connection. */
+enum rc kept_versions_find(struct store *s, struct run_config *config, struct err *err);
 /* Pure: must this version have a checkpoint, so that it can be the best? */
 bool kept_versions_wanted(const struct run_config *config, int64_t version);
 /* The trainer's list, in place of the one before. */

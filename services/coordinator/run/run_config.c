@@ -150,7 +150,21 @@ static enum rc read_filter(struct run_config *c, const struct json *v, struct ar
 }
 
 static enum rc read_start(struct run_config *c, const struct json *v, struct arena *arena, struct err *err) {
-  return in_field(run_start_read(&c->start, v, arena, err), "start", err);
+  static const char *const names[] = {[START_BEST - 1] = "best", [START_LATEST - 1] = "latest"};
+  const struct json *version = json_get(v, "version");
+  const char *name = "";
+  int index = 0;
+  if (!version || json_type_of(version) != JSON_STRING)
+    return in_field(run_start_read(&c->start, v, arena, err), "start", err);
+  c->start = (struct run_start){.from = START_CHECKPOINT};
+  enum rc rc = json_fields(
+      v,
+      FIELDS({.name = "run", .kind = FIELD_STRING, .target = &c->start.run, .required = true, .min = 1, .max = LIMIT_NAME_MAX - 1},
+             {.name = "version", .kind = FIELD_STRING, .target = &name, .required = true, .min = 1, .max = 32}),
+      UNKNOWN_REFUSED, arena, err);
+  if (rc == RC_OK) rc = name_index(&index, name, names, 2, "version", err);
+  c->start_named = (enum start_named)(index + 1);
+  return in_field(rc, "start", err);
 }
 
 static void set_defaults(struct run_config *c) {

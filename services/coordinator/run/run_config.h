@@ -23,6 +23,9 @@ enum run_mode { MODE_SYNC, MODE_PIPELINED, MODE_INFLIGHT };
 enum stream_order { ORDER_COMPLETION, ORDER_SUBMISSION };
 enum filter_kind { FILTER_KEEP, FILTER_SHRINK, FILTER_REFILL };
 
+/* How `start` names the version of a run. */
+enum start_named { START_NUMBERED, START_BEST, START_LATEST };
+
 /* A file of the dataset. */
 struct dataset_source {
   const char *path;
@@ -95,6 +98,9 @@ struct run_config {
   struct keep_best keep_best;
   /* Where version 0's weights come from.  "model" for what trains, "current" for evaluate, where nothing is said. */
   struct run_start start;
+  /* "start": {"run", "version": "best" | "latest"} as it is posted: kept_versions_find puts the number in its place, which is
+   * what is stored. */
+  enum start_named start_named;
 };
 
 enum { RUN_PASS_TIMEOUT_MS = 10000 };
