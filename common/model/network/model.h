@@ -98,6 +98,8 @@ struct weights_base {
   /* Called, where memory is the host's, with bytes of the new file and of these that are not needed again soon; by any of the
    * pool's threads.  NULL: nobody asks. */
   void (*done)(void *context, const void *bytes, size_t count);
+  /* Called, by any of the pool's threads, when what was found to differ has grown to so many bytes.  NULL: nobody asks. */
+  void (*grown)(void *context, size_t changes);
   void *context;
 };
 /* The same, and on the way what turns base into these weights (weights_changes.h) into *changes, which is empty.  It stays empty

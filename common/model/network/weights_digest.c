@@ -57,7 +57,8 @@ static void compare_end(struct digest_job *job, int index, struct changes_encode
   struct changes_job *c = &job->changes;
   const struct change_record r = changes_encode_end(e);
   c->records[index] = r;
-  atomic_fetch_add(&c->spent, r.bytes);
+  const size_t spent = atomic_fetch_add(&c->spent, r.bytes) + r.bytes;
+  if (job->base->grown) job->base->grown(job->base->context, spent);
 }
 
 /* Whatever is refused memory: then there are no changes, and the version goes whole. */

@@ -124,6 +124,10 @@ enum rc board_make_room(struct board *b, struct err *err) {
   return RC_OK;
 }
 
+void board_make_room_for_changes(struct board *b, size_t made, size_t most) {
+  change_history_trim(&b->changes, made < most ? most - made : 0);
+}
+
 void board_publish(struct board *b, struct weights_blob *blob) {
   assert(!b->superseded);
   pthread_mutex_lock(&b->lock);

@@ -28,6 +28,16 @@ static void drop_oldest(struct change_history *h) {
   memmove(h->links, h->links + 1, --h->count * sizeof h->links[0]);
 }
 
+/* With the lock held. */
+static void trim(struct change_history *h, size_t bytes_max) {
+  size_t sum = 0;
+  for (size_t i = 0; i < h->count; i++) sum += h->links[i]->bytes.len;
+  while (h->count > 0 && sum > bytes_max) {
+    sum -= h->links[0]->bytes.len;
+    drop_oldest(h);
+  }
+}
+
 void change_history_add(struct change_history *h, struct buf *bytes, const struct digest *base,
                         const struct digest *made, size_t bytes_max) {
   struct change_link *link = malloc(sizeof *link);
@@ -41,12 +51,13 @@ void change_history_add(struct change_history *h, struct buf *bytes, const struc
   pthread_mutex_lock(&h->lock);
   if (h->count == CHANGES_LINKS_MAX) drop_oldest(h);
   h->links[h->count++] = link;
-  size_t sum = 0;
-  for (size_t i = 0; i < h->count; i++) sum += h->links[i]->bytes.len;
-  while (h->count > 0 && sum > bytes_max) {
-    sum -= h->links[0]->bytes.len;
-    drop_oldest(h);
-  }
+  trim(h, bytes_max);
+  pthread_mutex_unlock(&h->lock);
+}
+
+void change_history_trim(struct change_history *h, size_t bytes_max) {
+  pthread_mutex_lock(&h->lock);
+  trim(h, bytes_max);
   pthread_mutex_unlock(&h->lock);
 }
 

@@ -5,7 +5,8 @@
  *                       `------ a server that holds 5 is sent these two ------'
  *
  * The board adds a link when it publishes a version; pushes find links and hold them while they send.  Together the links
- * are never larger than half of a version's file, and at most CHANGES_LINKS_MAX: beyond, the oldest are dropped.  Any thread. */
+ * are never larger than half of a version's file, and at most CHANGES_LINKS_MAX: beyond, the oldest are dropped; so are those that
+ * the link being made leaves no room for, all of which would have to go once it is added.  Any thread. */
 #ifndef LEASEHOLD_TRAINER_SERVER_BOARD_CHANGE_HISTORY_H
 #define LEASEHOLD_TRAINER_SERVER_BOARD_CHANGE_HISTORY_H
 
@@ -33,6 +34,8 @@ void change_history_free(struct change_history *h);
 /* Takes the bytes over.  bytes_max: of all links together.  Where memory is refused there is no such link. */
 void change_history_add(struct change_history *h, struct buf *bytes, const struct digest *base,
                         const struct digest *made, size_t bytes_max);
+/* Drops the oldest until the links have at most so many bytes together. */
+void change_history_trim(struct change_history *h, size_t bytes_max);
 /* The links that lead from base to made, in this order, into out[CHANGES_LINKS_MAX]: how many, 0 when there is no way.
  * The caller holds them until change_links_release. */
 size_t change_history_find(struct change_history *h, const struct digest *base, const struct digest *made,

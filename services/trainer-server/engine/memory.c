@@ -16,7 +16,7 @@ struct learner_options memory_learner_options(const struct trainer_options *o, i
                                   .transposes_bytes = o->lean ? LEARNER_TRANSPOSES_BYTES : 0};
 }
 
-/* Of a version, at most. */
+/* Of a version, at most; and of those that are kept together with those that are being made. */
 static size_t changes_bytes(const struct model *m, const struct trainer_options *options) {
   return options->push_changes && m->ops->format == FORMAT_BF16 ? model_file_bytes(m) / CHANGES_PART : 0;
 }
@@ -46,7 +46,7 @@ void trainer_memory_plan(struct memory_plan *out, const struct model *m, const s
     memory_plan_add(out, "buffers between host and device",
                     weights_host_bytes(m) + devices_bounce_bytes(options->ranks.comm, m->ops));
   memory_plan_add(out, "published versions", options->lean ? 0 : WEIGHTS_BLOBS_MAX * model_file_bytes(m));
-  memory_plan_add(out, "changes between versions", 2 * changes_bytes(m, options)); /* kept, and being made */
+  memory_plan_add(out, "changes between versions", changes_bytes(m, options));
 }
 
 /* Of a chunk: forward and backward.  Above it an operation keeps several threads busy for longer than they need to hand

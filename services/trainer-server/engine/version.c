@@ -6,6 +6,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/model/network/weights_changes.h"
 #include "services/trainer-server/engine/optimizer_arrays.h"
 
 /* A header names each tensor, its shape and its place in about 200 bytes. */
@@ -25,6 +26,8 @@ static enum rc blob_make(struct engine *e, struct weights_blob **out, const char
 /* Of a version that is being serialized, and the one before. */
 struct two_blobs {
   const struct weights_blob *now, *before;
+  struct board *board;
+  size_t changes_most; /* of all changes that are kept and made */
 };
 
 static void part_done(void *context, const void *bytes, size_t count) {
@@ -33,12 +36,17 @@ static void part_done(void *context, const void *bytes, size_t count) {
   if (b->before) weights_blob_part_done(b->before, bytes, count);
 }
 
+static void changes_grown(void *context, size_t changes) {
+  const struct two_blobs *b = context;
+  board_make_room_for_changes(b->board, changes, b->changes_most);
+}
+
 enum rc version_serialize(struct engine *e, const char *run, int64_t version, bool pushed, struct weights_blob **out,
                           struct err *err) {
   const struct weights_blob *before = board_current(e->board);
   const size_t bytes = model_file_bytes(e->model);
-  struct two_blobs blobs = {.before = before};
-  struct weights_base base = {.bytes = bytes, .done = part_done, .context = &blobs};
+  struct two_blobs blobs = {.before = before, .board = e->board, .changes_most = bytes / CHANGES_PART};
+  struct weights_base base = {.bytes = bytes, .done = part_done, .grown = changes_grown, .context = &blobs};
   struct weights_blob *b = NULL;
   if (e->options.push_changes && pushed && before && before->bytes.len > bytes) {
     base.operands = before->bytes.data + before->bytes.len - bytes; /* behind the header */

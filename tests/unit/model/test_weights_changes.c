@@ -2,6 +2,8 @@
  * much; it is never larger than it may be; and no bytes, however damaged, are taken for another version or written outside. */
 #include "tests/unit/model/support.h"
 
+#include <stdatomic.h>
+
 #include "common/model/network/weights_changes.h"
 
 enum { VALUES_MAX = 20000, GUARD = 64 };
@@ -170,12 +172,20 @@ struct pair {
   struct digest old_digest, new_digest;
   struct buf old_file, new_file, changes;
   struct weights_base base;
+  atomic_size_t grown;
 };
 
 static size_t data_bytes(const struct model *m) {
   size_t sum = 0;
   for (int i = 0; i < m->params.count; i++) sum += m->params.items[i].count;
   return sum * m->ops->operand_bytes;
+}
+
+/* The most of what was told while changes were made. */
+static void note_growth(void *context, size_t changes) {
+  atomic_size_t *most = context;
+  size_t known = atomic_load(most);
+  while (known < changes && !atomic_compare_exchange_weak(most, &known, changes)) continue;
 }
 
 static void pair_open(struct pair *p, enum number_format format, int threads, double share, float by) {
@@ -196,7 +206,9 @@ static void pair_open(struct pair *p, enum number_format format, int threads, do
   assert_int_equal(weights_to_safetensors(&p->old_file, &p->old_digest, p->old, NULL, "weights", NULL), RC_OK);
   p->base = (struct weights_base){.operands = p->old_file.data + p->old_file.len - data_bytes(m),
                                   .bytes = data_bytes(m),
-                                  .digest = p->old_digest};
+                                  .digest = p->old_digest,
+                                  .grown = note_growth,
+                                  .context = &p->grown};
   assert_int_equal(weights_to_safetensors_from(&p->new_file, &p->new_digest, p->new, NULL, "weights", &p->base,
                                                &p->changes, NULL),
                    RC_OK);
@@ -230,6 +242,7 @@ static void a_version_comes_out_of_another(void **unused) {
       assert_int_equal(weights_digest(&plain, p.new, NULL), RC_OK);
       assert_true(digest_equal(&plain, &p.new_digest));
       assert_true(p.changes.len > 0 && p.changes.len <= p.base.bytes / 2);
+      assert_int_equal(p.grown + changes_header_bytes((size_t)p.b.model->params.count), p.changes.len);
       if (shares[s] < 0.01) assert_true(p.changes.len < p.base.bytes / 50);
       assert_int_equal(weights_create(&other, p.b.model, false, NULL), RC_OK);
       for (int in_place = 0; in_place < 2; in_place++) {

@@ -73,6 +73,9 @@ static void the_oldest_links_are_dropped(void **state) {
   assert_int_equal(h.count, CHANGES_LINKS_MAX);
   assert_int_equal(way(&h, 3, CHANGES_LINKS_MAX + 4), 0);
   assert_int_equal(way(&h, 4, CHANGES_LINKS_MAX + 4), CHANGES_LINKS_MAX);
+  change_history_trim(&h, 3); /* what is being made takes the rest */
+  assert_int_equal(h.count, 3);
+  assert_int_equal(way(&h, CHANGES_LINKS_MAX + 1, CHANGES_LINKS_MAX + 4), 3);
   change_history_free(&h);
 }
 
