@@ -1,6 +1,6 @@
-/* Tells how far a long read has come: a line in the log every few seconds, and none for a short one.
+/* Tells how far reading or writing a large file has come: a line in the log every few seconds, and none for a short one.
  *
- * Who reads a large file makes one, adds what it has read, and asks nothing back.  The line says how much is done, how fast,
+ * Who does so makes one, adds what has been done, and asks nothing back.  The line says how much is done, how fast,
  * and how long the rest will take at that speed.  One thread at a time. */
 #ifndef LEASEHOLD_SAFETENSORS_PROGRESS_H
 #define LEASEHOLD_SAFETENSORS_PROGRESS_H

@@ -12,12 +12,13 @@
 
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "common/base/pool.h"
 #include "common/json/json.h"
 #include "common/safetensors/progress.h"
 #include "services/trainer-server/engine/model_files.h"
 #include "services/trainer-server/fault.h"
 
-enum { STATE_FILE_MAX = 64 << 20, LATEST_MAX = 512, SEAL_MAX = 96, BYTES_AT_ONCE = 4 << 20 };
+enum { STATE_FILE_MAX = 64 << 20, LATEST_MAX = 512, SEAL_MAX = 96, BYTES_AT_ONCE = 4 << 20, READ_ALONE = 1 << 16 };
 static const int64_t VERSION_MAX = 1000000000000000;
 
 static const char *const array_prefixes[] = {"master.", "moment1.", "moment2.", "moment1_max.", "moment2_max."};
@@ -98,6 +99,13 @@ static struct array_part array_part(const struct checkpoint_arrays *arrays, cons
     return (struct array_part){ST_F32, q->offset * sizeof(float), q->count * sizeof(float), q->rows, q->cols};
   const size_t first = moment_block_first(&m->params, i), blocks = moment_block_end(&m->params, i) - first;
   return (struct array_part){ST_F32, first * sizeof(float), blocks * sizeof(float), 1, (int64_t)blocks};
+}
+
+static size_t optimizer_file_bytes(const struct model *m, const struct checkpoint_arrays *arrays) {
+  size_t sum = 0;
+  for (int a = 0; a < array_count(arrays); a++)
+    for (int i = 0; i < m->params.count; i++) sum += array_part(arrays, m, a, i).bytes;
+  return sum;
 }
 
 /* The index of optimizer.safetensors: masters, first and second moments of every parameter, in table order; of moments in 8 bits
@@ -182,6 +190,10 @@ static enum rc write_optimizer(const char *path, const struct model *m, const st
   struct buf header = BUF_INIT;
   FILE *file = NULL;
   struct digest_state sum;
+  struct progress progress;
+  char what[LIMIT_PATH_MAX + 16];
+  snprintf(what, sizeof what, "writing %s", path);
+  progress_begin(&progress, what, optimizer_file_bytes(m, arrays));
   digest_begin(&sum);
   enum rc rc = optimizer_header(&header, m, arrays, err);
   if (rc != RC_OK) goto out;
@@ -196,6 +208,7 @@ static enum rc write_optimizer(const char *path, const struct model *m, const st
     for (int i = 0; good && i < p->count; i++) {
       const struct array_part part = array_part(arrays, m, a, i);
       good = write_part(file, &sum, m->ops, arrays, (const char *)array + part.at, part.bytes);
+      progress_add(&progress, part.bytes);
     }
   }
   if (!good || fflush(file) != 0) rc = err_set_errno(err, RC_IO, "writing %s", path);
@@ -384,22 +397,48 @@ static enum rc check_digest(const char *what, const struct digest *have, const s
   return err_set(err, RC_CORRUPT, NULL, "%s: expected digest %s, found %s", what, want_hex, have_hex);
 }
 
-/* And from a file, of any alignment. */
+/* And from a file, of any alignment: one thread digests the bytes, another copies them to where they belong. */
+struct part_read {
+  const struct ops *ops;
+  struct digest_state *sum;
+  const char *from;
+  char *to;
+  size_t bytes;
+};
+
+enum { READ_DIGESTED, READ_COPIED, READ_JOBS };
+
+static void read_job(void *context, int job) {
+  const struct part_read *r = context;
+  if (job == READ_DIGESTED)
+    digest_update(r->sum, r->from, r->bytes);
+  else
+    r->ops->upload(r->ops, r->to, r->from, r->bytes);
+}
+
 static void read_part(char *out, struct digest_state *sum, const struct ops *ops,
                       const struct checkpoint_arrays *arrays, const char *bytes, size_t count) {
   for (size_t i = 0, n; i < count; i += n) {
     n = count - i < BYTES_AT_ONCE ? count - i : BYTES_AT_ONCE;
-    ops->upload(ops, out + i, bytes + i, n);
-    digest_update(sum, bytes + i, n);
+    struct part_read r = {.ops = ops, .sum = sum, .from = bytes + i, .to = out + i, .bytes = n};
+    if (ops->host_memory && n > READ_ALONE) {
+      pool_run(ops->pool, read_job, &r, READ_JOBS);
+    } else {
+      for (int job = 0; job < READ_JOBS; job++) read_job(&r, job);
+    }
     arrays->done(arrays->context, out + i, n);
   }
 }
 
-static size_t optimizer_file_bytes(const struct model *m, const struct checkpoint_arrays *arrays) {
-  size_t sum = 0;
-  for (int a = 0; a < array_count(arrays); a++)
-    for (int i = 0; i < m->params.count; i++) sum += array_part(arrays, m, a, i).bytes;
-  return sum;
+/* The next part begins to come while this one is worked on. */
+static void prefetch_part(const struct st_file *file, const struct model *m, const struct checkpoint_arrays *arrays, int which,
+                          int param) {
+  char name[ST_NAME_MAX];
+  if (param == m->params.count) which++, param = 0;
+  if (which == array_count(arrays)) return;
+  snprintf(name, sizeof name, "%s%s", array_prefixes[which], m->params.items[param].name);
+  const struct st_tensor *t = st_find(file, name);
+  if (t) st_prefetch(file, t);
 }
 
 static enum rc read_optimizer(const char *dir, const struct model *m, const struct checkpoint_arrays *arrays,
@@ -409,10 +448,12 @@ static enum rc read_optimizer(const char *dir, const struct model *m, const stru
   struct digest_state sum;
   struct digest digest;
   struct progress progress;
+  char what[LIMIT_PATH_MAX + 16];
   digest_begin(&sum);
   enum rc rc = path_format(path, err, "%s/optimizer.safetensors", dir);
   if (rc == RC_OK) rc = st_open_file(&file, path, err);
-  progress_begin(&progress, path, optimizer_file_bytes(m, arrays));
+  snprintf(what, sizeof what, "reading %s", rc == RC_OK ? path : "");
+  progress_begin(&progress, what, optimizer_file_bytes(m, arrays));
   for (int a = 0; rc == RC_OK && a < array_count(arrays); a++) {
     char *array = arrays->room(arrays->context, a);
     for (int i = 0; rc == RC_OK && i < m->params.count; i++) {
@@ -423,6 +464,7 @@ static enum rc read_optimizer(const char *dir, const struct model *m, const stru
         rc = err_set(err, RC_CORRUPT, NULL, "%s: expected %zu bytes of %s in %s", path, part.bytes,
                      st_dtype_name(part.dtype), name);
       } else {
+        prefetch_part(file, m, arrays, a, i + 1);
         read_part(array + part.at, &sum, m->ops, arrays, st_data(file, t), part.bytes);
         st_drop(file, t);
         progress_add(&progress, t->bytes);

@@ -147,8 +147,11 @@ static void optimizer_rates(size_t n) {
   print_message(", sum_of_squares %.1f", rate);
   memset(m, 0, n * sizeof *m);
   RATE(rate, 28.0 * (double)n, ops->adamw(ops, master, m, v, g, &a, n));
-  print_message(", adamw %.1f\n", rate);
-  void *all[] = {g, master, m, v, acc};
+  print_message(", adamw %.1f", rate);
+  const struct moments8 moments = {fill(n), fill(n), fill_floats(n / MOMENT_BLOCK + 1), fill_floats(n / MOMENT_BLOCK + 1)};
+  RATE(rate, 16.0 * (double)n, ops->adamw8(ops, master, &moments, g, &a, MOMENT_BLOCK, n));
+  print_message(", of 8-bit moments %.1f\n", rate);
+  void *all[] = {g, master, m, v, acc, moments.m, moments.v, moments.m_max, moments.v_max};
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) ops->release(ops, all[i]);
 }
 
