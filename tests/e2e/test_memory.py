@@ -10,7 +10,7 @@ import urllib.parse
 
 import pytest
 
-from harness import BIN, DATA, Cluster, Deadline, call, exchange
+from harness import BIN, DATA, Cluster, Deadline, HttpError, call, exchange
 
 EPOCH = {"epoch": 1, "fence": 1}
 TRAINING = {"objective": "grpo", "lr": 1e-4, "temperature": 1.0}
@@ -211,6 +211,20 @@ def test_what_is_mapped_or_not_kept_is_not_in_memory(alone):
         assert peak(trainer) - (peak(tiny) - sum(planned(tiny).values())) <= 1.01 * sum(planned(trainer).values())
         trainer.stop()
     assert len(digests) == 1 and len(written) == 1
+
+
+def test_moments_in_8_bits_take_less_for_the_runs_that_ask_for_them(alone):
+    tiny = alone.trainer("tiny", SMALL, "--chunk-tokens", 64)
+    trainer = alone.trainer("trainer", CONFIG, "--chunk-tokens", 1024, "--lean", "--optimizer-moments", "8bit")
+    with pytest.raises(HttpError) as refused:
+        train(trainer, 1, CONFIG, 1024, samples=8, length=120)
+    assert refused.value.status == 422 and refused.value.json()["error"]["field"] == "training.optimizer_moments"
+    train(trainer, 2, CONFIG, 1024, samples=8, length=120, optimizer_moments="8bit")
+    held_to_its_plan(trainer, tiny)
+    formula = trainer_formula(CONFIG, 1024, lean=True)
+    P = sizes(CONFIG)[-1]
+    formula["optimizer with 8-bit moments"] = formula.pop("optimizer") - 6 * P + 8 * P / 256
+    follows(planned(trainer), formula)
 
 
 def test_eight_late_joiners_at_once_cost_no_more_than_is_planned(alone):
