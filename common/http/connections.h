@@ -31,7 +31,8 @@ struct http_connection {
   uint64_t unpaid;     /* bytes moved for which the deadline is yet to be put off */
   int next_free;
   struct http_request *watched; /* the watcher's: NULL, or the suspended request on this connection */
-  uint32_t generation;          /* the watcher's: counts the requests in `watched` */
+  uint32_t generation;          /* the watcher's: counts the connections that the entry has been */
+  bool hung_up;                 /* the watcher's: the peer has, or the connection was ended from here */
 };
 
 struct http_address {

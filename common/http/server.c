@@ -55,6 +55,7 @@ static void on_connection(void *context, struct MHD_Connection *connection, void
     *place = connection_open(&s->connections,
                              MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd,
                              MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr);
+    watcher_follow(s, *place);
     watcher_wake_by(s, clock_monotonic_ms() + s->connections.sweep_ms);
   } else {
     connection_close(&s->connections, *place);

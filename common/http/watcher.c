@@ -1,15 +1,15 @@
 /* Watches suspended requests for hang-ups and deadlines, which libmicrohttpd does not do.
  *
- * One thread epolls the sockets of all suspended requests and keeps their deadlines.  A request is watched, by way of
- * its connection's entry (connections.c), from http_suspend (or http_stream_begin) until it is replied to or cancelled,
- * whichever comes first under the lock:
+ * One thread epolls the sockets of all connections, each from its opening on, so that a request costs no call for it, and
+ * keeps the deadlines of suspended requests.  A hang-up is told once; it is kept for a request that is suspended later.
+ * A request is watched, by way of its connection's entry (connections.c), from http_suspend (or http_stream_begin) until
+ * it is replied to or cancelled, whichever comes first under the lock:
  *
  *     watched --reply--> gone from the table                    (no callback will start)
  *        +--hang-up, deadline, shutdown--> due --> callback     (at most once; the request is kept while it runs)
  *
- * The sockets are libmicrohttpd's, which closes them only after its `completed` callback, and that takes the request
- * out of the table: no dup() is needed.  An event may outlive its registration, so it carries the connection's index
- * and a generation, never a pointer.  The table is scanned for deadlines: 4,096 entries take some microseconds, and the
+ * The sockets are libmicrohttpd's.  Closing one takes it out of the epoll set: no dup() is needed.  An event may outlive
+ * its connection, so it carries the entry's index and a generation, never a pointer.  The table is scanned for deadlines: 4,096 entries take some microseconds, and the
  * thread wakes only when a deadline or the sweep of connections.c, which it also runs, is due. */
 #include "common/http/watcher.h"
 
@@ -49,25 +49,26 @@ static void make_due(struct http_request *r, enum http_cancel why) {
   s->watcher.due_tail = &r->next_due;
 }
 
-void watcher_add(struct http_request *r, int64_t deadline_ms) {
-  struct http_server *s = r->server;
-  struct http_connection *c = r->place;
-  c->watched = r;
+void watcher_follow(struct http_server *s, struct http_connection *c) {
   c->generation++;
-  r->deadline_ms = clock_monotonic_ms() + deadline_ms;
-  struct epoll_event event = {.events = EPOLLRDHUP | EPOLLHUP | EPOLLERR,
+  c->hung_up = false;
+  struct epoll_event event = {.events = EPOLLET | EPOLLRDHUP | EPOLLHUP | EPOLLERR,
                               .data.u64 = (uint64_t)c->generation << 32 | (uint32_t)(c - s->connections.entries)};
   if (epoll_ctl(s->watcher.epoll_fd, EPOLL_CTL_ADD, c->fd, &event) != 0)
     log_warn("http: a hang-up will go unnoticed until the deadline: %s", strerror(errno));
-  watcher_wake_by(s, r->deadline_ms);
+}
+
+void watcher_add(struct http_request *r, int64_t deadline_ms) {
+  r->place->watched = r;
+  r->deadline_ms = clock_monotonic_ms() + deadline_ms;
+  watcher_wake_by(r->server, r->deadline_ms);
+  if (r->place->hung_up) watcher_cancel(r, HTTP_CANCEL_HANGUP);
 }
 
 bool watcher_watches(const struct http_request *r) { return r->place != NULL && r->place->watched == r; }
 
 void watcher_remove(struct http_request *r) {
-  if (!watcher_watches(r)) return;
-  epoll_ctl(r->server->watcher.epoll_fd, EPOLL_CTL_DEL, r->place->fd, NULL);
-  r->place->watched = NULL;
+  if (watcher_watches(r)) r->place->watched = NULL;
 }
 
 void watcher_cancel(struct http_request *r, enum http_cancel why) {
@@ -121,7 +122,9 @@ static void handle_event(struct http_server *s, uint64_t data) {
     return;
   }
   struct http_connection *c = &s->connections.entries[data & UINT32_MAX];
-  if (c->watched != NULL && c->generation == data >> 32) watcher_cancel(c->watched, HTTP_CANCEL_HANGUP);
+  if (c->generation != data >> 32) return;
+  c->hung_up = true;
+  if (c->watched != NULL) watcher_cancel(c->watched, HTTP_CANCEL_HANGUP);
 }
 
 static void *watcher_main(void *argument) {

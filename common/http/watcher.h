@@ -12,6 +12,8 @@ void watcher_stop(struct http_server *s);
 void watcher_wake_by(struct http_server *s, int64_t at_ms);
 /* http_suspend, with the lock held. */
 void request_suspend(struct http_request *r, int64_t deadline_ms, http_cancelled cancelled, void *cancel_context);
+/* A connection was opened: its hang-up will be heard of until libmicrohttpd closes it. */
+void watcher_follow(struct http_server *s, struct http_connection *c);
 void watcher_add(struct http_request *r, int64_t deadline_ms);
 bool watcher_watches(const struct http_request *r); /* false too once it is cancelled */
 void watcher_remove(struct http_request *r);
