@@ -1,12 +1,17 @@
-/* Judges a result by its headers: a zombie's is refused here, and costs one look-up, however long its body is.
+/* Judges a result by its headers: a zombie's is refused here, and costs one look-up, however long its body is.  One
+ * whose lease stands costs none (pool/granted.h).
  *
  * The order is that of result_execute, which has the last word: what is refused here would be refused there, because a
  * lease that has ended never stands again and an epoch never comes back. */
 #include "services/coordinator/api/result_head.h"
 
+#include <string.h>
+
 #include "common/wire/claim.h"
 #include "services/coordinator/pool/leases.h"
+#include "services/coordinator/pool/pool.h"
 #include "services/coordinator/rounds/rounds.h"
+#include "services/coordinator/store/ids.h"
 #include "services/coordinator/writer/core.h"
 #include "services/coordinator/writer/journal.h"
 
@@ -43,12 +48,21 @@ static void count_refusal(struct core *c, int64_t run) {
   core_tell(c, cmd);
 }
 
+/* A lease that stands, as far as memory tells; what is wrong with any other is for the database to say. */
+static bool stands_in_memory(const struct core *c, const char *id, const struct claim *claim) {
+  struct granted_lease l;
+  return claim->has_fence && granted_find(c->pool->granted, id, claim->fence, &l, NULL) &&
+         (!claim->worker || strcmp(id_worker(l.worker).text, claim->worker) == 0) &&
+         (!claim->has_epoch || claim->epoch == core_epoch(c));
+}
+
 enum rc admit_result(struct http_request *r, void *context, struct err *err) {
   struct core *c = context;
   struct claim claim;
   struct lease_row l;
   struct store *s;
   enum rc rc = read_claim(&claim, r, err);
+  if (rc == RC_OK && stands_in_memory(c, http_param(r, "id"), &claim)) return RC_OK;
   if (rc != RC_OK || readers_take_newest(core_readers(c), &s, NULL) != RC_OK) return rc; /* the writer finds out */
   rc = find(s, http_param(r, "id"), &claim, &l, err);
   readers_give(core_readers(c), s);

@@ -465,8 +465,8 @@ static enum rc digests_prepare(struct lease_result *m, struct arena *arena, stru
 }
 
 /* The group of a granted lease, as far as verifying needs it; *found false: the writer is to say why not. */
-static enum rc group_peek(struct readers *readers, const char *lease, uint64_t fence, int64_t run, bool *found,
-                          struct group_head *out, struct arena *arena, struct err *err) {
+static enum rc group_look_up(struct readers *readers, const char *lease, uint64_t fence, int64_t run, bool *found,
+                             struct group_head *out, struct arena *arena, struct err *err) {
   struct store *s;
   struct rows q;
   *found = false;
@@ -490,6 +490,19 @@ static enum rc group_peek(struct readers *readers, const char *lease, uint64_t f
   return rc;
 }
 
+/* The same, from memory where it is there. */
+static enum rc group_peek(struct core *c, const char *lease, uint64_t fence, int64_t run, bool *found,
+                          struct group_head *out, struct arena *arena, struct err *err) {
+  struct granted_lease l;
+  *found = granted_find(c->pool->granted, lease, fence, &l, arena) && l.run == run;
+  if (!*found) return group_look_up(core_readers(c), lease, fence, run, found, out, arena, err);
+  out->answer = l.answer;
+  out->extra = l.extra;
+  out->max_new_tokens = l.max_new_tokens;
+  out->set = l.set;
+  return RC_OK;
+}
+
 /* Texts and verdicts of finished samples.  Where this cannot be done now, the writer does it. */
 static void verdicts_prepare(struct core *c, struct command *cmd) {
   const struct lease_result *m = cmd->message;
@@ -501,7 +514,7 @@ static void verdicts_prepare(struct core *c, struct command *cmd) {
       m->sample_count <= LIMIT_SAMPLES_PER_GROUP
           ? arena_alloc(&cmd->arena, 1, offsetof(struct prepared, samples) + m->sample_count * sizeof p->samples[0])
           : NULL;
-  if (p && group_peek(core_readers(c), cmd->id, m->fence, x->run, &found, &g, &cmd->arena, NULL) == RC_OK && found) {
+  if (p && group_peek(c, cmd->id, m->fence, x->run, &found, &g, &cmd->arena, NULL) == RC_OK && found) {
     p->context = x;
     for (size_t i = 0; i < m->sample_count; i++) {
       struct done_sample *s = &p->samples[i].done;

@@ -230,9 +230,9 @@ static enum rc lease_partials(struct core *c, const struct open_round *r, const 
   return rc;
 }
 
-/* The part that all leases of one group share. */
+/* The part that all leases of one group share.  *note: its part too, which stays for the next lease of the group. */
 static enum rc lease_of_group(struct core *c, const struct open_round *r, int64_t group, const struct lease *before,
-                              struct lease *l, struct arena *arena, struct err *err) {
+                              struct lease *l, struct granted_lease *note, struct arena *arena, struct err *err) {
   struct rows q;
   bool row = false;
   size_t len = 0;
@@ -245,8 +245,8 @@ static enum rc lease_of_group(struct core *c, const struct open_round *r, int64_
     return RC_OK;
   }
   enum rc rc = store_query(c->store, &q, err,
-                           "SELECT purpose, prompt_ids, max_new_tokens, evaluation_set FROM groups WHERE run = ?1 AND round = ?2 AND "
-                           "ordinal = ?3",
+                           "SELECT purpose, prompt_ids, max_new_tokens, evaluation_set, answer, extra FROM groups WHERE run = ?1 "
+                           "AND round = ?2 AND ordinal = ?3",
                            BINDS(b_int(r->run), b_int(r->round), b_int(group)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && !row)
@@ -257,20 +257,25 @@ static enum rc lease_of_group(struct core *c, const struct open_round *r, int64_
     l->group = arena_strdup(arena, id_group(r->run, r->round, group).text);
     l->prompt_ids = (struct json_i32s){copy(arena, ids, len), len / sizeof(int32_t)};
     l->max_new_tokens = (int32_t)rows_int(&q, 2);
-    l->temperature = (float)run_temperature(&c->context->config, rows_null(&q, 3) ? -1 : (int)rows_int(&q, 3));
+    note->max_new_tokens = l->max_new_tokens;
+    note->set = rows_null(&q, 3) ? -1 : (int)rows_int(&q, 3);
+    note->answer = arena_strdup(arena, rows_text(&q, 4, NULL));
+    note->extra = arena_strdup(arena, rows_text(&q, 5, NULL));
+    l->temperature = (float)run_temperature(&c->context->config, note->set);
   }
   rows_end(&q);
   return rc;
 }
 
 static enum rc lease_describe(struct core *c, const struct open_round *r, const struct planned_lease *p,
-                              const struct lease *before, struct lease *l, struct arena *arena, struct err *err) {
+                              const struct lease *before, struct lease *l, struct granted_lease *note,
+                              struct arena *arena, struct err *err) {
   const struct run_config *config = &c->context->config;
-  enum rc rc = lease_of_group(c, r, p->group, before, l, arena, err);
+  enum rc rc = lease_of_group(c, r, p->group, before, l, note, arena, err);
   if (rc != RC_OK) return rc;
   l->id = arena_strdup(arena, id_lease(r->run, r->round, p->group, p->first, p->count).text);
   l->run = before ? before->run : arena_strdup(arena, id_run(r->run).text);
-  if (!l->id || !l->run || !l->group || !l->prompt_ids.items)
+  if (!l->id || !l->run || !l->group || !l->prompt_ids.items || !note->answer || !note->extra)
     return err_set(err, RC_NO_MEMORY, NULL, "a lease was refused memory");
   l->fence = (uint64_t)p->fence;
   l->round = r->round;
@@ -449,11 +454,16 @@ enum rc leases_grant(struct core *c, struct live_worker *w, int slots_free, int 
     return rc; /* I2 */
   rc = grant_plan(c, &r, w, slots_free < LIMIT_SLOTS ? slots_free : LIMIT_SLOTS, servers > 0 ? servers : 1, plan,
                   &planned, arena, err);
+  struct granted_lease note = {.run = r.run, .worker = w->id};
   for (int i = 0; i < planned && rc == RC_OK; i++) {
     struct lease *l = &leases[i];
     *l = (struct lease){.weights_digest = held->digest};
-    rc = lease_describe(c, &r, &plan[i], i ? &leases[i - 1] : NULL, l, arena, err);
+    rc = lease_describe(c, &r, &plan[i], i ? &leases[i - 1] : NULL, l, &note, arena, err);
     if (rc == RC_OK) rc = lease_store(c, w, &r, &plan[i], l, err);
+    if (rc != RC_OK) break;
+    note.id = l->id;
+    note.fence = plan[i].fence;
+    granted_note(c->pool->granted, &note);
   }
   if (rc == RC_OK && planned)
     rc = store_exec(c->store, err, "UPDATE runs SET leases_granted = leases_granted + ?2 WHERE id = ?1",
@@ -584,6 +594,7 @@ enum rc lease_end(struct core *c, const struct lease_row *l, enum lease_state st
                     "UPDATE leases SET state = ?3, ended_ms = ?4, content = ?5 WHERE id = ?1 AND fence = ?2",
                     BINDS(b_text(l->id), b_int(l->fence), b_int((int64_t)state), b_int(c->wall_ms), b_digest(content)));
   }
+  granted_end(c->pool->granted, l->id, l->fence);
   if (rc != RC_OK || state == LEASE_DONE || state == LEASE_SUPERSEDED) return rc;
   return samples_return(c, l, err);
 }

@@ -8,6 +8,8 @@ enum rc pool_create(struct core *c, struct err *err) {
   struct pool *p = c->pool = calloc(1, sizeof *p);
   if (p) p->workers = calloc(count, sizeof *p->workers);
   if (!p || !p->workers) return err_set(err, RC_NO_MEMORY, NULL, "memory for %zu workers was refused", count);
+  const enum rc rc = granted_create(&p->granted, err);
+  if (rc != RC_OK) return rc;
   p->m_granted = metrics_register(METRIC_COUNTER, "leasehold_leases_granted_total", "", "Leases granted");
   p->m_lost =
       metrics_register(METRIC_COUNTER, "leasehold_leases_lost_total", "", "Leases expired, lost or handed back");
@@ -28,6 +30,7 @@ enum rc pool_create(struct core *c, struct err *err) {
 void pool_destroy(struct core *c) {
   if (c->pool) free(c->pool->workers);
   if (c->pool) waiting_free(&c->pool->waiting);
+  if (c->pool) granted_destroy(c->pool->granted);
   free(c->pool);
   c->pool = NULL;
 }

@@ -11,6 +11,7 @@
 #include "common/base/metrics.h"
 #include "common/wire/worker.h"
 #include "services/coordinator/decide/frontier.h"
+#include "services/coordinator/pool/granted.h"
 #include "services/coordinator/pool/pace.h"
 #include "services/coordinator/pool/waiting.h"
 #include "services/coordinator/writer/core_state.h"
@@ -51,6 +52,7 @@ struct pool {
   struct dispatch_rates rates;    /* of the active run */
   struct pace pace;
   struct waiting waiting; /* of its open round */
+  struct granted *granted; /* for any thread */
   int64_t activated_run, activated; /* the newest version that a server is known to have loaded */
   struct metric *m_granted, *m_lost, *m_workers, *m_slots, *m_silent, *m_passes_granted, *m_passes_done, *m_passes_lost;
 };
