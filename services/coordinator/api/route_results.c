@@ -23,6 +23,7 @@
 #include "services/coordinator/rounds/group_seal.h"
 #include "services/coordinator/rounds/stream.h"
 #include "services/coordinator/store/ids.h"
+#include "services/coordinator/store/token_bytes.h"
 #include "services/coordinator/pool/leases.h"
 #include "services/coordinator/pool/pool.h"
 #include "services/coordinator/pool/workers.h"
@@ -213,21 +214,26 @@ static void finish_by_last_token(const struct run_context *x, const struct group
  * computed something else.  *shorter: this holder hands back fewer of them than were kept, because it never came to
  * the sample. */
 static enum rc compare_partial(struct core *c, const struct lease_row *l, const struct sample_result *s, bool *shorter,
-                               struct err *err) {
+                               struct arena *arena, struct err *err) {
   struct rows q;
   bool row = false, differs = false;
-  size_t kept = 0, came = s->token_ids.count * sizeof(int32_t);
+  size_t len = 0, kept = 0;
+  const size_t came = s->token_ids.count;
+  int32_t *ids = NULL;
   enum rc rc = store_query(c->store, &q, err,
-                           "SELECT token_ids FROM rollouts WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND "
+                           "SELECT token_ids, length(logprobs) FROM rollouts WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND "
                            "sample = ?4 AND partial = 1",
                            BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample)));
   *shorter = false;
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
-    const void *bytes = rows_blob(&q, 0, &kept);
+    const void *bytes = rows_blob(&q, 0, &len);
+    rc = token_bytes_unpack(&ids, &kept, bytes, len, (size_t)rows_int(&q, 1), arena, err);
+  }
+  if (rc == RC_OK && row) {
     *shorter = came < kept && s->finish == FINISH_ABORT;
     size_t common = *shorter ? came : kept;
-    differs = common > came || (common && memcmp(bytes, s->token_ids.items, common) != 0);
+    differs = common > came || (common && memcmp(ids, s->token_ids.items, common * sizeof *ids) != 0);
   }
   rows_end(&q);
   if (rc != RC_OK || !differs) return rc;
@@ -291,16 +297,20 @@ static enum rc store_parts(struct core *c, const struct lease_row *l, const stru
 
 /* done NULL: the sample is not finished. */
 static enum rc store_rollout(struct core *c, const struct lease_row *l, const struct sample_result *s,
-                             const struct done_sample *done, struct err *err) {
+                             const struct done_sample *done, struct arena *arena, struct err *err) {
   const bool again = l->fence > FENCE_FIRST || fault_is(COORDINATOR_FAULT_NO_FENCE_CHECK);
   bool shorter = false;
-  enum rc rc = again ? compare_partial(c, l, s, &shorter, err) : RC_OK;
+  enum rc rc = again ? compare_partial(c, l, s, &shorter, arena, err) : RC_OK;
   if (rc != RC_OK || shorter) return rc; /* the longer one is kept */
+  const void *ids;
+  size_t ids_len;
+  rc = token_bytes_pack(&ids, &ids_len, s->token_ids.items, s->token_ids.count, c->context->vocabulary, arena, err);
+  if (rc != RC_OK) return rc;
   rc = store_exec(c->store, err,
                   "INSERT OR REPLACE INTO rollouts (run, round, group_ordinal, sample, partial, token_ids, logprobs, "
                   "text) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
                   BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample), b_int(done == NULL),
-                        b_blob(s->token_ids.items, s->token_ids.count * sizeof(int32_t)),
+                        b_blob(ids, ids_len),
                         b_blob(s->logprobs.items, s->logprobs.count * sizeof(float)),
                         done ? b_blob(done->text, done->text_len) : b_null()));
   return rc == RC_OK ? store_parts(c, l, s, again, err) : rc;
@@ -355,13 +365,13 @@ static enum rc store_samples(struct core *c, const struct lease_row *l, const st
   enum rc rc = RC_OK;
   for (size_t i = 0; i < m->sample_count && rc == RC_OK; i++) {
     if (m->samples[i].finish == FINISH_ABORT) {
-      rc = store_rollout(c, l, &m->samples[i], NULL, err);
+      rc = store_rollout(c, l, &m->samples[i], NULL, arena, err);
       continue;
     }
     struct done_sample *s = &done[(*count)++];
     s->result = &m->samples[i];
     rc = verify_sample(c, g, p, i, arena, s, err);
-    if (rc == RC_OK) rc = store_rollout(c, l, s->result, s, err);
+    if (rc == RC_OK) rc = store_rollout(c, l, s->result, s, arena, err);
     const struct forced_sample forced = {l->run, l->round, l->group, s->result->sample, l->fence};
     bool taken = true;
     if (rc == RC_OK) rc = fault_take_by_force(c->store, &forced, &taken, err);

@@ -10,6 +10,7 @@
 #include "common/wire/lease.h"
 #include "services/coordinator/writer/core.h"
 #include "services/coordinator/store/ids.h"
+#include "services/coordinator/store/token_bytes.h"
 #include "services/coordinator/records/retention.h"
 #include "services/coordinator/rounds/rounds.h"
 #include "services/coordinator/run/run_context.h"
@@ -54,6 +55,16 @@ static enum rc ids_write(struct json_writer *w, const char *key, const struct ro
   return RC_OK;
 }
 
+static enum rc tokens_write(struct json_writer *w, const struct rows *q, struct arena *arena, struct err *err) {
+  size_t len, logprobs_len, count;
+  int32_t *ids;
+  const void *bytes = rows_blob(q, V_IDS, &len);
+  rows_blob(q, V_LOGPROBS, &logprobs_len);
+  const enum rc rc = token_bytes_unpack(&ids, &count, bytes, len, logprobs_len, arena, err);
+  if (rc == RC_OK) json_kv_i32s(w, "token_ids", ids, count);
+  return rc;
+}
+
 static enum rc logprobs_write(struct json_writer *w, const struct rows *q, struct arena *arena, struct err *err) {
   size_t len;
   const void *bytes = rows_blob(q, V_LOGPROBS, &len);
@@ -81,7 +92,7 @@ static enum rc rollout_write(struct json_writer *w, const struct rows *q, int64_
   json_key(w, "text");
   json_write_string_len(w, text, len);
   enum rc rc = ids_write(w, "prompt_ids", q, V_PROMPT_IDS, &arena, err);
-  if (rc == RC_OK) rc = ids_write(w, "token_ids", q, V_IDS, &arena, err);
+  if (rc == RC_OK) rc = tokens_write(w, q, &arena, err);
   if (rc == RC_OK) rc = logprobs_write(w, q, &arena, err);
   json_kv_column_real(w, "reward", q, V_REWARD);
   json_kv_column_real(w, "advantage", q, V_ADVANTAGE);

@@ -11,6 +11,7 @@
 #include "services/coordinator/decide/frontier.h"
 #include "services/coordinator/decide/ordinals.h"
 #include "services/coordinator/store/ids.h"
+#include "services/coordinator/store/token_bytes.h"
 #include "services/coordinator/pool/pool.h"
 #include "services/coordinator/run/run_context.h"
 #include "services/coordinator/decide/stored.h"
@@ -220,9 +221,9 @@ static enum rc lease_partials(struct core *c, const struct open_round *r, const 
     const void *ids = rows_blob(&q, 1, &ids_len), *logprobs = rows_blob(&q, 2, &logprobs_len);
     struct partial_sample *s = &l->partials[l->partial_count++];
     *s = (struct partial_sample){.sample = (int32_t)rows_int(&q, 0),
-                                 .token_ids = {copy(arena, ids, ids_len), ids_len / sizeof(int32_t)},
                                  .logprobs = {copy(arena, logprobs, logprobs_len), logprobs_len / sizeof(float)}};
-    if (!s->token_ids.items || !s->logprobs.items) rc = err_set(err, RC_NO_MEMORY, NULL, "a lease was refused memory");
+    rc = token_bytes_unpack(&s->token_ids.items, &s->token_ids.count, ids, ids_len, logprobs_len, arena, err);
+    if (rc == RC_OK && !s->logprobs.items) rc = err_set(err, RC_NO_MEMORY, NULL, "a lease was refused memory");
   }
   rows_end(&q);
   for (size_t i = 0; i < l->partial_count && rc == RC_OK; i++)

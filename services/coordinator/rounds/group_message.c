@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "services/coordinator/store/ids.h"
+#include "services/coordinator/store/token_bytes.h"
 
 static enum rc no_memory(struct err *err) { return err_set(err, RC_NO_MEMORY, NULL, "a group was refused memory"); }
 
@@ -84,18 +85,22 @@ static enum rc read_sample(struct batch_sample *out, struct json_f32s *behaviour
   int64_t sample = rows_int(q, 0);
   const void *ids = rows_blob(q, 2, &ids_len);
   const void *bytes = rows_blob(q, 3, &logprobs_len);
-  char *tokens = arena_alloc(arena, prompt->len + ids_len + 1, 1);
+  int32_t *sampled = NULL;
+  size_t count = 0;
+  enum rc rc = token_bytes_unpack(&sampled, &count, ids, ids_len, logprobs_len, arena, err);
+  if (rc != RC_OK) return rc;
+  char *tokens = arena_alloc(arena, prompt->len + count * sizeof *sampled + 1, 1);
   float *logprobs = arena_alloc(arena, logprobs_len + 1, 1);
   char *id = arena_strdup(arena, id_sample(key->run, key->round, key->ordinal, sample).text);
   if (!tokens || !logprobs || !id) return no_memory(err);
   memcpy(tokens, prompt->ids, prompt->len);
-  memcpy(tokens + prompt->len, ids, ids_len);
+  memcpy(tokens + prompt->len, sampled, count * sizeof *sampled);
   memcpy(logprobs, bytes, logprobs_len);
   *out = (struct batch_sample){.id = id,
-                               .tokens = {(int32_t *)(void *)tokens, (prompt->len + ids_len) / sizeof(int32_t)},
+                               .tokens = {(int32_t *)(void *)tokens, prompt->len / sizeof(int32_t) + count},
                                .prompt_length = (int32_t)(prompt->len / sizeof(int32_t)),
                                .advantage = (float)rows_real(q, 1)};
-  enum rc rc = read_segments(out, s, key->run, key->round, key->ordinal, sample, arena, err);
+  rc = read_segments(out, s, key->run, key->round, key->ordinal, sample, arena, err);
   return rc == RC_OK ? pack_behaviour(behaviour, out, logprobs, logprobs_len / sizeof *logprobs, arena, err) : rc;
 }
 

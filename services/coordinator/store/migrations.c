@@ -398,6 +398,8 @@ static const char *const steps[] = {
      * it is not finite */
     "ALTER TABLE batches ADD COLUMN kl_reference REAL;"
     "ALTER TABLE rounds ADD COLUMN kl_reference REAL;",
+    /* 23: rollouts.token_ids of new rows are packed (token_bytes.h), which older coordinators cannot read */
+    "SELECT 1;",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }
