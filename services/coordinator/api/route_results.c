@@ -73,20 +73,43 @@ static bool has_stopped(const struct run_context *x, const struct sample_result 
   return n > 0 && (is_stop(x, s->token_ids.items[n - 1]) || text_end == n);
 }
 
-/* The vocabulary first, then each stop token: loops without a second condition inside, over the longest part of a
- * result.  *text_end: stop_text_end, once all tokens are of the vocabulary. */
+/* Over the longest part of a result, so by loops that a compiler turns into vectors: so many at once, and no way out. */
+enum { IDS_AT_ONCE = 32 };
+
+static bool ids_below(const int32_t *ids, size_t n, uint32_t end) {
+  uint32_t most = 0; /* negative ids are the largest */
+  size_t i = 0;
+  for (; i + IDS_AT_ONCE <= n; i += IDS_AT_ONCE)
+    for (size_t k = 0; k < IDS_AT_ONCE; k++) most = (uint32_t)ids[i + k] > most ? (uint32_t)ids[i + k] : most;
+  for (; i < n; i++) most = (uint32_t)ids[i] > most ? (uint32_t)ids[i] : most;
+  return n == 0 || most < end;
+}
+
+static bool ids_have(const int32_t *ids, size_t n, int32_t id) {
+  int32_t found = 0;
+  size_t i = 0;
+  for (; i + IDS_AT_ONCE <= n; i += IDS_AT_ONCE)
+    for (size_t k = 0; k < IDS_AT_ONCE; k++) found |= ids[i + k] == id;
+  for (; i < n; i++) found |= ids[i] == id;
+  return found != 0;
+}
+
+/* The vocabulary first, then each stop token.  Where there is something wrong, a second loop says what.  *text_end:
+ * stop_text_end, once all tokens are of the vocabulary. */
 static enum rc check_tokens(const struct run_context *x, const struct sample_result *s, size_t *text_end,
                             struct err *err) {
   const size_t n = s->token_ids.count;
   const int32_t *ids = s->token_ids.items;
-  for (size_t i = 0; i < n; i++) {
+  const bool outside = !ids_below(ids, n, (uint32_t)x->vocabulary);
+  for (size_t i = 0; outside && i < n; i++) {
     if (ids[i] < 0 || ids[i] >= x->vocabulary)
       return err_set(err, RC_INVALID, "samples.token_ids", "sample %d: token %zu is %d, outside the vocabulary of %d",
                      s->sample, i, ids[i], x->vocabulary);
   }
   for (size_t k = 0; k < x->stop_token_ids.count; k++) {
     const int32_t stop = x->stop_token_ids.items[k];
-    for (size_t i = 0; i + 1 < n; i++) {
+    const bool within = n > 0 && ids_have(ids, n - 1, stop);
+    for (size_t i = 0; within && i + 1 < n; i++) {
       if (ids[i] == stop)
         return err_set(err, RC_INVALID, "samples.token_ids", "sample %d goes on after stop token %d at position %zu",
                        s->sample, stop, i);
