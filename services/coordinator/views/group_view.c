@@ -6,6 +6,7 @@
 #include "common/wire/lease.h"
 #include "services/coordinator/decide/stored.h"
 #include "services/coordinator/store/ids.h"
+#include "services/coordinator/store/token_bytes.h"
 #include "services/coordinator/views/round_view.h"
 
 enum { M_SAMPLE, M_TEXT, M_IDS, M_LOGPROBS, M_REWARD, M_ADVANTAGE, M_FORMED, M_DETAIL, M_WORKER, M_FENCE, M_FINISH, M_VERSION };
@@ -126,12 +127,15 @@ static enum rc copy_blob(void **out, size_t *count, const struct rows *q, int co
 static enum rc sample_write(struct store *s, struct json_writer *w, const struct rows *q, const struct group_place *g,
                             const struct tokenizer *tokenizer, struct err *err) {
   struct arena arena = ARENA_INIT;
-  void *ids = NULL, *logprobs = NULL;
-  size_t count = 0, logprob_count = 0, len;
+  void *logprobs = NULL;
+  int32_t *ids = NULL;
+  size_t count = 0, logprob_count = 0, len, packed_len;
   const int64_t sample = rows_int(q, M_SAMPLE);
   const char *text = rows_text(q, M_TEXT, &len);
-  enum rc rc = copy_blob(&ids, &count, q, M_IDS, &arena, err);
-  if (rc == RC_OK) rc = copy_blob(&logprobs, &logprob_count, q, M_LOGPROBS, &arena, err);
+  const void *packed = rows_blob(q, M_IDS, &packed_len);
+  enum rc rc = copy_blob(&logprobs, &logprob_count, q, M_LOGPROBS, &arena, err);
+  if (rc == RC_OK)
+    rc = token_bytes_unpack(&ids, &count, packed, packed_len, logprob_count * sizeof(float), &arena, err);
   json_object_begin(w);
   json_kv_string(w, "id", id_sample(g->run, g->round, g->ordinal, sample).text);
   json_kv_int(w, "sample", sample);
