@@ -342,7 +342,7 @@ $(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c tests/uni
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help manifests cuda deps demo demo-dapo demo-reward check test test-all test-page contract tokenizers families verifiers fuzz-verifiers test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl whole-size e2e long load bench-smoke faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help manifests cuda deps demo demo-dapo demo-reward check test test-all test-page contract tokenizers families losses verifiers fuzz-verifiers test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl whole-size e2e long load bench-smoke faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
@@ -376,10 +376,10 @@ test: ## everything that must pass before anything is published: check, then rea
 	@$(MAKE) --no-print-directory -s manifests
 	@$(MAKE) --no-print-directory e2e
 
-test-all: ## the long tiers too: all strings for the tokenizers, families, all mutants, speed, load, benches, sanitizers, schemathesis, the page in a browser, kill -9 of every role, the demo's seeds and controls
+test-all: ## the long tiers too: all strings for the tokenizers, families, losses, all mutants, speed, load, benches, sanitizers, schemathesis, the page in a browser, kill -9 of every role, the demo's seeds and controls
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory -s manifests SCHEMAS=1
-	@$(MAKE) --no-print-directory tokenizers families verifiers fuzz-verifiers mutants speed load long bench-smoke whole-size asan ubsan tsan contract test-page
+	@$(MAKE) --no-print-directory tokenizers families losses verifiers fuzz-verifiers mutants speed load long bench-smoke whole-size asan ubsan tsan contract test-page
 	$(PYTHON) tests/e2e/test_inflight_kills.py
 	tests/e2e/demo-seeds
 	$(PYTHON) deploy/rewards/demo.py
@@ -388,6 +388,9 @@ test-all: ## the long tiers too: all strings for the tokenizers, families, all m
 
 families: $(BUILD)/tests/model/test_families ## compare 50 random shapes of every family with transformers (TORCH_PYTHON=python that has it, else by pip, into build/; SEED=n, SHAPES=n)
 	@BUILD=$(BUILD) tests/golden/check-families $<
+
+losses: all ## hold the recipes' losses and gradients against TRL's, on the same rollouts (by pip, into build/: 6 GB; NAMES=grpo,rloo)
+	@$(PYTHON) tests/losses/compare
 
 verifiers: $(BUILD)/tests/verifiers/judge ## hold the verifier math against math-verify (by pip, into build/: 115 MB; SEED=n)
 	@$(PYTHON) tests/verifiers/compare --judge $< $(if $(SEED),--seed $(SEED))
