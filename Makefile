@@ -477,7 +477,7 @@ api-check: ## check openapi/*.yaml against the route tables (the end-to-end test
 demo-data: ## check that the demo's data files are what their script makes, without overlap between them
 	@$(PYTHON) tests/tools/check-demo-data
 
-mutants: ## run the unit tests against every mutant of services/coordinator/decide, a few minutes
+mutants: ## run the unit tests against every mutant of the coordinator's pure modules, many minutes (tests/tools/mutants MODULE ...: of some)
 	@$(PYTHON) tests/tools/mutants
 mutants-sample: ## the same for one mutant in fifteen, always the same ones
 	@$(PYTHON) tests/tools/mutants --sample

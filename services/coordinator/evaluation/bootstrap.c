@@ -27,7 +27,7 @@ static double resample(const double *differences, int64_t n, uint64_t seed, uint
 
 static int by_value(const void *a, const void *b) {
   const double x = *(const double *)a, y = *(const double *)b;
-  return x < y ? -1 : x > y;
+  return (x > y) - (x < y);
 }
 
 static double quantile(const double *sorted, int64_t n, double share) {

@@ -5,7 +5,7 @@
 
 static int by_answer(const void *a, const void *b) {
   const uint64_t x = ((const struct vote *)a)->answer, y = ((const struct vote *)b)->answer;
-  return x < y ? -1 : x > y;
+  return (x > y) - (x < y);
 }
 
 double majority_value(struct vote *votes, int count) {
@@ -16,7 +16,8 @@ double majority_value(struct vote *votes, int count) {
   }
   qsort(votes, (size_t)count, sizeof *votes, by_answer);
   for (int i = 0, end; i < count; i = end) {
-    for (end = i; end < count && votes[end].answer == votes[i].answer; end++) continue;
+    end = i + 1;
+    while (end < count && votes[end].answer == votes[i].answer) end++;
     if (votes[i].answer == 0 || end - i < most) continue;
     rivals = end - i == most ? rivals + 1 : 1;
     most = end - i;

@@ -10,8 +10,7 @@ _Static_assert(LIMIT_SAMPLES_PER_GROUP < 1 << (PASS_KS_MAX - 1), "the powers of 
 double pass_at_k(int64_t samples, int64_t passed, int64_t k) {
   assert(passed >= 0 && passed <= samples && k >= 1 && k <= samples);
   if (k == 1) return (double)passed / (double)samples;
-  if (samples - passed < k) return 1;
-  double none = 1;
+  double none = 1; /* where fewer than k failed, one of the factors is 0 */
   for (int64_t i = samples - passed + 1; i <= samples; i++) none *= 1 - (double)k / (double)i;
   return 1 - none;
 }

@@ -1,110 +1,7 @@
-/* Evaluations of several sets.  What would break: a biased estimate, an interval that claims certainty, a majority that
- * depends on the order of the samples, a set judged by another's verifier or drawn at another's temperature, an evaluation
- * of the last version that never ends or trains, problems paired with others, the best checkpoint given up. */
-#include <math.h>
-
+/* Evaluations of several sets, as runs make them.  What would break: a set judged by another's verifier or drawn at another's temperature, an
+ * evaluation of the last version that never ends or trains, problems paired with others, the best checkpoint given up. */
 #include "services/coordinator/driver/next.h"
-#include "services/coordinator/evaluation/bootstrap.h"
-#include "services/coordinator/evaluation/interval.h"
-#include "services/coordinator/evaluation/majority.h"
-#include "services/coordinator/evaluation/pass_at_k.h"
 #include "tests/unit/coordinator/fake_server.h"
-
-static void near(double a, double b) {
-  if (!(fabs(a - b) <= 1e-12)) print_error("%.17g is not %.17g\n", a, b);
-  assert_true(fabs(a - b) <= 1e-12);
-}
-
-static void pass_at_k_is_the_share_of_the_subsets(void **state) {
-  (void)state;
-  near(pass_at_k(5, 2, 1), 0.4);
-  near(pass_at_k(5, 2, 2), 0.7); /* 1 - 3/10 */
-  near(pass_at_k(5, 2, 3), 0.9);
-  near(pass_at_k(5, 2, 4), 1);
-  near(pass_at_k(5, 0, 5), 0);
-  near(pass_at_k(5, 1, 5), 1);
-  near(pass_at_k(1, 1, 1), 1);
-  near(pass_at_k(1024, 1, 512), 0.5);
-}
-
-static void ks_are_the_powers_of_two_and_all(void **state) {
-  (void)state;
-  int64_t ks[PASS_KS_MAX];
-  assert_int_equal(pass_ks(1, ks), 1);
-  assert_int_equal(ks[0], 1);
-  assert_int_equal(pass_ks(6, ks), 4);
-  assert_true(ks[0] == 1 && ks[1] == 2 && ks[2] == 4 && ks[3] == 6);
-  assert_int_equal(pass_ks(8, ks), 4);
-  assert_int_equal(ks[3], 8);
-  assert_int_equal(pass_ks(1024, ks), 11);
-  assert_true(pass_k_shown(6, 6) && pass_k_shown(6, 4) && !pass_k_shown(6, 3) && !pass_k_shown(6, 8) && !pass_k_shown(6, 0));
-}
-
-static void a_majority_knows_no_order(void **state) {
-  (void)state;
-  static const struct {
-    struct vote votes[6];
-    int count;
-    double value;
-  } cases[] = {
-      {{{7, true}, {9, false}, {8, true}}, 3, 1},                            /* two ways to write what is right */
-      {{{9, false}, {7, true}, {9, false}}, 3, 0},                           /* outvoted */
-      {{{9, false}, {7, true}}, 2, 0.5},                                     /* a draw of two */
-      {{{9, false}, {7, true}, {8, false}}, 3, 1.0 / 3},                     /* of three */
-      {{{0, false}, {0, false}, {7, true}}, 3, 1},                           /* who has no answer does not vote */
-      {{{0, false}, {0, false}}, 2, 0},
-      {{{9, false}, {8, false}, {9, false}, {8, false}, {7, true}, {7, true}}, 6, 1.0 / 3},
-  };
-  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-    for (int turn = 0; turn < cases[i].count; turn++) {
-      struct vote votes[6];
-      for (int k = 0; k < cases[i].count; k++) votes[k] = cases[i].votes[(k + turn) % cases[i].count];
-      near(majority_value(votes, cases[i].count), cases[i].value);
-    }
-  }
-}
-
-/* Wilson's for zeros and ones; narrower where values vary less, and never without width unless many draws stand behind it. */
-static void an_interval_is_wilsons(void **state) {
-  (void)state;
-  struct item_sums ones = {0}, mixed = {0}, halves = {0};
-  for (int i = 0; i < 10; i++) item_sums_add(&ones, 1);
-  struct figure f = figure_of(&ones, 10);
-  near(f.value, 1);
-  near(f.high, 1);
-  near(f.low, 0.7224672001371107);
-  for (int i = 0; i < 10; i++) item_sums_add(&mixed, i < 4);
-  f = figure_of(&mixed, 10);
-  near(f.value, 0.4);
-  near(f.low, 0.16818032970623617);
-  near(f.high, 0.6873262302663417);
-  const struct figure same = figure_of(&mixed, 80); /* zeros and ones are single draws, whatever is claimed */
-  near(same.low, f.low);
-  for (int i = 0; i < 10; i++) item_sums_add(&halves, 0.5);
-  f = figure_of(&halves, 80);
-  assert_true(f.low > 0.39 && f.high < 0.61 && f.low < 0.4); /* as 80 draws */
-  assert_true(isnan(figure_of(&(struct item_sums){0}, 0).value));
-}
-
-static void a_bootstrap_repeats_itself(void **state) {
-  (void)state;
-  enum { N = 40, RESAMPLES = 2000 };
-  double differences[N], means[RESAMPLES];
-  for (int i = 0; i < N; i++) differences[i] = i % 4 == 0;
-  const struct bootstrap b = bootstrap_paired(differences, N, 3, means, RESAMPLES);
-  const struct bootstrap again = bootstrap_paired(differences, N, 3, means, RESAMPLES);
-  assert_memory_equal(&b, &again, sizeof b);
-  near(b.difference, 0.25);
-  assert_true(b.low >= 0.1 && b.low <= 0.15 && b.high >= 0.35 && b.high <= 0.425);
-  near(b.p_value, 2.0 / (RESAMPLES + 1));
-  assert_true(bootstrap_paired(differences, N, 4, means, RESAMPLES).low != 0 && means[0] > 0);
-  for (int i = 0; i < N; i++) differences[i] = 0;
-  near(bootstrap_paired(differences, N, 3, means, 100).p_value, 1);
-  differences[0] = -1;
-  assert_true(bootstrap_paired(differences, 1, 3, means, 100).high == -1);
-}
-
-/* ---- runs ---- */
 
 static const struct json *set_at(const struct json *run, size_t evaluation, size_t set) {
   return json_at(json_get(json_at(json_get(run, "evaluations"), evaluation), "sets"), set);
@@ -263,11 +160,6 @@ static void problems_are_paired_by_their_content(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(pass_at_k_is_the_share_of_the_subsets),
-      cmocka_unit_test(ks_are_the_powers_of_two_and_all),
-      cmocka_unit_test(a_majority_knows_no_order),
-      cmocka_unit_test(an_interval_is_wilsons),
-      cmocka_unit_test(a_bootstrap_repeats_itself),
       CASE(every_set_has_its_own_figures),
       cmocka_unit_test(the_driver_leaves_the_last_evaluation_alone),
       CASE(a_set_is_drawn_at_its_own_temperature),

@@ -8,6 +8,7 @@
 
 #include "services/coordinator/decide/overlong.h"
 #include "services/coordinator/rounds/group_seal.h"
+#include "services/coordinator/run/recipe.h"
 #include "services/coordinator/run/run_context.h"
 #include "tests/unit/coordinator/parsed_run.h"
 
@@ -63,6 +64,37 @@ static void a_name_becomes_fields_that_are_shown(void **state) {
 }
 
 /* DAPO's penalty can be switched off. */
+/* Every field, as the head of recipe.c says it, and as the papers that it names. */
+static void the_table_is_the_papers(void **state) {
+  (void)state;
+  static const struct recipe expected[] = {
+      {.name = "grpo", .objective = "grpo", .normalization = "sequences", .clip_low = 0.2, .clip_high = 0.2, .advantage = ADVANTAGE_GROUP, .kl_coefficient = 0.04, .kl_estimator = "k3"},
+      {.name = "dr_grpo", .objective = "grpo", .normalization = "length", .clip_low = 0.2, .clip_high = 0.2, .advantage = ADVANTAGE_GROUP_CENTERED, .kl_estimator = "k3"},
+      {.name = "dapo", .objective = "grpo", .normalization = "tokens", .clip_low = 0.2, .clip_high = 0.28, .advantage = ADVANTAGE_GROUP, .kl_estimator = "k3", .refills = true, .overlong_share = 5},
+      {.name = "rloo", .objective = "reinforce", .normalization = "samples", .clip_low = 0.2, .clip_high = 4, .advantage = ADVANTAGE_LEAVE_ONE_OUT, .kl_coefficient = 0.05, .kl_estimator = "k1", .kl_in = "reward"},
+      {.name = "reinforce++", .objective = "grpo", .normalization = "tokens", .clip_low = 0.2, .clip_high = 0.2, .advantage = ADVANTAGE_BATCH, .kl_estimator = "k3", .whole_round = true},
+      {.name = "reinforce++_baseline", .objective = "grpo", .normalization = "tokens", .clip_low = 0.2, .clip_high = 0.2, .advantage = ADVANTAGE_BATCH_CENTERED, .kl_coefficient = 0.001, .kl_estimator = "k2", .whole_round = true},
+      {.name = "gspo", .objective = "gspo", .normalization = "sequences", .clip_low = 3e-4, .clip_high = 4e-4, .advantage = ADVANTAGE_GROUP, .kl_estimator = "k3"},
+      {.name = "cispo", .objective = "cispo", .normalization = "tokens", .clip_low = 1, .clip_high = 4, .advantage = ADVANTAGE_GROUP, .kl_estimator = "k3"},
+      {.name = "sft", .objective = "cross_entropy", .normalization = "tokens", .clip_low = 0.2, .clip_high = 0.2, .advantage = ADVANTAGE_GROUP, .kl_estimator = "k3", .lr = 2e-5},
+      {.name = "distill", .objective = "reinforce", .normalization = "tokens", .clip_low = 0.2, .clip_high = 4, .advantage = ADVANTAGE_GROUP_CENTERED, .kl_coefficient = 1, .kl_estimator = "k2", .teaches = true},
+  };
+  for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+    const struct recipe *e = &expected[i], *r = NULL;
+    struct err err = {0};
+    assert_int_equal(recipe_find(&r, e->name, &err), RC_OK);
+    assert_string_equal(r->name, e->name);
+    assert_string_equal(r->objective, e->objective);
+    assert_string_equal(r->normalization, e->normalization);
+    assert_true(r->clip_low == e->clip_low && r->clip_high == e->clip_high && r->kl_coefficient == e->kl_coefficient && r->lr == e->lr);
+    assert_int_equal(r->advantage, e->advantage);
+    assert_string_equal(r->kl_estimator, e->kl_estimator);
+    assert_string_equal(r->kl_in, e->kl_in ? e->kl_in : "loss");
+    assert_true(r->whole_round == e->whole_round && r->refills == e->refills && r->teaches == e->teaches);
+    assert_int_equal(r->overlong_share, e->overlong_share);
+  }
+}
+
 static void a_penalty_given_as_none_is_none(void **state) {
   (void)state;
   struct parsed p;
@@ -246,6 +278,7 @@ static void a_round_is_standardized_over_its_tokens(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_name_becomes_fields_that_are_shown),
+      cmocka_unit_test(the_table_is_the_papers),
       cmocka_unit_test(a_penalty_given_as_none_is_none),
       cmocka_unit_test(what_cannot_be_honoured_is_refused_by_name),
       cmocka_unit_test(steps_are_those_of_the_papers),
