@@ -57,6 +57,7 @@ struct http_route {
   enum rc (*admit)(struct http_request *request, void *context, struct err *err);
   bool offload; /* the handler takes longer than some hundred microseconds: it runs on a thread of the pool */
   bool health;  /* answered also when all connections are taken: quick, small, without a body; never offloaded */
+  bool early;   /* answered before http_server_open too, with a context that is NULL until then */
 };
 
 /* --- reading the request (valid until the reply) --- */

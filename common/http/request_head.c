@@ -41,9 +41,8 @@ bool request_has_body(const struct http_request *r) {
   return announced_length(r) > 0 || http_header(r, MHD_HTTP_HEADER_TRANSFER_ENCODING) != NULL;
 }
 
-/* Of handlers that need no context. */
-static bool is_standard(const struct http_route *route) {
-  return route->handler == http_handle_healthz || route->handler == http_handle_metrics;
+static bool needs_no_context(const struct http_route *route) {
+  return route->early || route->handler == http_handle_healthz || route->handler == http_handle_metrics;
 }
 
 static void check_route(struct http_request *r, const char *method) {
@@ -63,7 +62,7 @@ static void check_route(struct http_request *r, const char *method) {
   } else if (status == 404) {
     err_set(&err, RC_NOT_FOUND, NULL, "no such path");
     request_refuse(r, status, &err);
-  } else if (closed != NULL && !is_standard(r->route)) {
+  } else if (closed != NULL && !needs_no_context(r->route)) {
     err_set(&err, RC_UNAVAILABLE, NULL, "%s", closed);
     request_refuse(r, MHD_HTTP_SERVICE_UNAVAILABLE, &err);
   }

@@ -52,6 +52,12 @@ def numbers(kind, blob):
     return made.tolist()
 
 
+def packed(blob, count):
+    """Ids as rollouts hold them: so many bytes each as the number of tokens tells."""
+    width = len(blob) // count
+    return [int.from_bytes(blob[at : at + width], "little") for at in range(0, len(blob), width)]
+
+
 def told(cluster, run, round_):
     """(prompt, completion, the student's log-probabilities, the teacher's) of each sample, as the ledger has them."""
     passes = {group: numbers("f", logprobs) for group, logprobs in cluster.query("SELECT group_ordinal, logprobs FROM passes WHERE run = ? AND round = ? AND state = 2", int(run[1:]), round_)}
@@ -60,7 +66,7 @@ def told(cluster, run, round_):
     for group, prompt, tokens, logprobs in rows:
         own = numbers("f", logprobs)
         mine, passes[group] = passes[group][: len(own)], passes[group][len(own) :]
-        yield numbers("i", prompt), numbers("i", tokens), own, mine
+        yield numbers("i", prompt), packed(tokens, len(own)), own, mine
 
 
 def gap(cluster, run, round_):

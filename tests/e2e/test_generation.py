@@ -370,7 +370,7 @@ def test_pushes_while_decoding_swap_between_tokens(alone):
     assert crossed > 0 and stale > 0
     pauses = buckets(other, "activation_pause_steps")
     assert 0 < pauses["+Inf"] <= version and pauses["1"] > pauses["+Inf"] / 2, pauses
-    assert gauge(other, "recomputed_total") == 0
+    assert gauge(other, "recomputed_positions_total") == 0
     at_rest(other)
     other.stop(seconds=5)
 

@@ -22,6 +22,6 @@ const struct http_route trainer_routes[] = {
     {.method = "GET", .path = "/v1/model/files/{name}", .handler = handle_get_model_file, .offload = true},
     {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .open = true, .health = true},
     {.method = "GET", .path = "/readyz", .handler = handle_readyz, .open = true, .health = true},
-    {.method = "GET", .path = "/metrics", .handler = handle_metrics, .health = true},
+    {.method = "GET", .path = "/metrics", .handler = handle_metrics, .health = true, .early = true},
 };
 const size_t trainer_route_count = sizeof trainer_routes / sizeof trainer_routes[0];
