@@ -95,8 +95,10 @@ OBJ = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 OBJ_isa := $(foreach isa,$(filter-out amx,$(ISAS)),$(patsubst %.c,$(BUILD)/obj/%.$(isa).o,$(SRC_isa))) $(patsubst %.c,$(BUILD)/obj/%.amx.o,$(SRC_amx))
 
 PYTHON  ?= /usr/bin/python3
+# Most of an end-to-end test is waiting: for leases that expire, workers that fall silent, syncs of files.
+E2E_JOBS ?= 3
 PACKAGES := gcc g++ make pkg-config libmicrohttpd-dev libcurl4-openssl-dev libjansson-dev libsqlite3-dev libssl-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libcmocka-dev \
-            curl jq openssl python3 python3-pytest python3-yaml python3-jsonschema python3-jinja2 python3-venv
+            curl jq openssl python3 python3-pytest python3-pytest-xdist python3-yaml python3-jsonschema python3-jinja2 python3-venv
 MPI_PACKAGES := libopenmpi-dev openmpi-bin
 PAGE_PACKAGES := libjs-chart.js
 LINT_PACKAGES := shellcheck
@@ -433,8 +435,9 @@ test-compose: ## run the containers on a real docker engine (skipped where there
 test-bochs: ## run the AMX kernels on an emulated CPU that has AMX, about an hour (BOCHS=/path/to/bochs, else skipped)
 	@tests/bochs/run || [ $$? = 77 ]
 
-e2e: ## run the end-to-end tests over real processes (needs `make all faults mpi`)
-	$(PYTHON) -m pytest -q -p no:cacheprovider tests/e2e
+e2e: ## run the end-to-end tests over real processes, E2E_JOBS files at once (needs `make all faults mpi`)
+	$(PYTHON) -m pytest -q -p no:cacheprovider -n $(E2E_JOBS) --dist loadfile -m "not alone" tests/e2e
+	$(PYTHON) -m pytest -q -p no:cacheprovider -m alone tests/e2e
 
 long: ## run the end-to-end tests that take long and show more of the same (needs `make all faults mpi`)
 	$(PYTHON) -m pytest -q -p no:cacheprovider -m long tests/e2e

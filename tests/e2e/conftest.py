@@ -8,6 +8,7 @@ BASE_ROUNDS = int(os.environ.get("LEASEHOLD_TEST_BASE_ROUNDS", 120))
 
 
 def pytest_configure(config):
+    config.addinivalue_line("markers", "alone: it holds times against each other, and runs while no other test does (make e2e runs these last)")
     config.addinivalue_line("markers", "load: timed under load, on a quiet machine (make load)")
     config.addinivalue_line("markers", "bench: that the benchmarks run, at their smallest size (make bench-smoke)")
     config.addinivalue_line("markers", "long: more of what a shorter test has already (make long)")
@@ -15,7 +16,7 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(config, items):
     """Timings, benchmarks and long tests wait for somebody who asks for them: `pytest -m load`."""
-    if config.option.markexpr:
+    if config.option.markexpr not in ("", "alone", "not alone"):
         return
     asked_for = [item for item in items if any(item.get_closest_marker(name) for name in ("load", "bench", "long"))]
     config.hook.pytest_deselected(items=asked_for)

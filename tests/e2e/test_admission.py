@@ -9,6 +9,8 @@ import pytest
 
 from harness import DATA, Cluster, digests, grpo_config
 
+pytestmark = pytest.mark.alone
+
 ROUNDS, GROUPS, SAMPLES, SHORTEST, LONGEST = 3, 12, 64, 40, 100
 QUICK = ["--heartbeat-ms", 100, "--batch-tokens", 4000]  # a group a batch
 WHOLE_ROUND = ["--slots", GROUPS * SAMPLES]

@@ -17,6 +17,8 @@ import pytest
 from contract import contract
 from harness import Cluster, call, digests, exchange, grpo_config
 
+pytestmark = pytest.mark.alone
+
 PATH = "/v1/completions"
 PROMPT = "7+5*3-4="
 STALL_MS = 1500

@@ -11,6 +11,8 @@ import pytest
 
 from harness import BIN, ROOT
 
+pytestmark = pytest.mark.alone
+
 DEMO = ROOT / "deploy/demo"
 
 

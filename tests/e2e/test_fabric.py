@@ -16,6 +16,8 @@ import pytest
 from harness import SERVICE_OF, Cluster, HttpError, Service, call, digests, grpo_config
 from ranks import Pool, rank_pids
 
+pytestmark = pytest.mark.alone
+
 ROUNDS = 4
 ABC = ("a", "b", "c")
 STAGE_TIMEOUT_MS = 3000

@@ -18,6 +18,8 @@ from contract import contract
 from harness import BIN, DATA, SERVICE_OF, Service, call, exchange
 from ranks import MPIRUN, environment
 
+pytestmark = pytest.mark.alone
+
 STOP_SECONDS = 2
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from harness import Cluster, call, grpo_config
 
+pytestmark = pytest.mark.alone
+
 ROUNDS, HEARTBEAT_MS = 5, 200
 WAIT, WORK = ("fill", "starved"), ("logprob", "compute")
 
