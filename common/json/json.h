@@ -60,6 +60,10 @@ bool json_bool(const struct json *v);
  * integer. */
 bool json_as_int(const struct json *v, int64_t *out);
 size_t json_characters(const struct json *string); /* Unicode's, as JSON Schema counts maxLength */
+/* A member by its path of keys, "lag.mean"; NULL where one is missing or null, and where v is NULL.  Keys of up to 63
+ * bytes. */
+const struct json *json_find(const struct json *v, const char *path);
+double json_find_number(const struct json *v, const char *path); /* 0 or 1 for a boolean; NaN where there is no number */
 
 /* --- declarative reading --- */
 enum json_kind {

@@ -9,6 +9,7 @@
  * and its allocator cuts cells from that block, of which none is ever refused.  The cells are freed together with the
  * root, never one by one. */
 #include <assert.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -133,6 +134,27 @@ const char *json_type_name(enum json_type t) {
 
 const struct json *json_get(const struct json *v, const char *key) {
   return v ? json_outer(json_object_get(json_inner(v), key)) : NULL; /* jansson checks the type */
+}
+
+const struct json *json_find(const struct json *v, const char *path) {
+  char key[64];
+  while (v && *path) {
+    const size_t len = strcspn(path, ".");
+    if (len >= sizeof key) return NULL;
+    memcpy(key, path, len);
+    key[len] = '\0';
+    v = json_get(v, key);
+    path += len + (path[len] == '.');
+  }
+  return v && json_type_of(v) != JSON_NULL ? v : NULL;
+}
+
+double json_find_number(const struct json *v, const char *path) {
+  const struct json *found = json_find(v, path);
+  if (!found) return NAN;
+  const enum json_type type = json_type_of(found);
+  if (type == JSON_BOOL) return json_bool(found);
+  return type == JSON_INT || type == JSON_REAL ? json_number(found) : NAN;
 }
 
 size_t json_length(const struct json *v) {

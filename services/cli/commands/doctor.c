@@ -76,13 +76,13 @@ static void check_worker(struct findings *f, struct pool *p, const struct json *
   char line[512];
   const char *name = show_word(w, "name", ""), *kind = show_word(w, "kind", ""),
              *exactness = show_word(w, "exactness", "");
-  const double skew_ms = show_number(w, "clock_skew_ms");
+  const double skew_ms = json_find_number(w, "clock_skew_ms");
   p->trainers += strcmp(kind, "trainer") == 0;
   p->holders += strcmp(show_word(w, "role", ""), "holder") == 0;
   if (strcmp(kind, "generation") == 0) {
     p->generating++;
-    p->ready += show_number(w, "ready") > 0;
-    p->slots_all += show_number(w, "slots");
+    p->ready += json_find_number(w, "ready") > 0;
+    p->slots_all += json_find_number(w, "slots");
   }
   if (!isnan(skew_ms)) {
     snprintf(line, sizeof line, "%s: its clock is off by %s; its times in the timeline are shifted", name,
@@ -94,7 +94,7 @@ static void check_worker(struct findings *f, struct pool *p, const struct json *
              name, exactness);
     say(f, "look", line);
   }
-  if (show_number(w, "draining") > 0) {
+  if (json_find_number(w, "draining") > 0) {
     snprintf(line, sizeof line, "%s is leaving", name);
     say(f, "look", line);
   }
@@ -106,7 +106,7 @@ static enum rc check_workers(struct session *s, struct findings *f, struct err *
   char line[256];
   const enum rc rc = session_get(s, "/v1/workers", NULL, NULL, &answer, err);
   if (rc != RC_OK) return rc;
-  const struct json *workers = show_at(answer, "workers");
+  const struct json *workers = json_find(answer, "workers");
   for (size_t i = 0; i < json_length(workers); i++) check_worker(f, &p, json_at(workers, i));
   json_free(answer);
   snprintf(line, sizeof line, "%d trainer-server%s, %d of them holds the trainer's place", p.trainers,
@@ -129,7 +129,7 @@ static enum rc check_runs(struct session *s, struct findings *f, struct err *err
   int queued = 0, active = 0;
   const enum rc rc = session_get(s, "/v1/runs", NULL, NULL, &answer, err);
   if (rc != RC_OK) return rc;
-  const struct json *runs = show_at(answer, "runs");
+  const struct json *runs = json_find(answer, "runs");
   for (size_t i = 0; i < json_length(runs); i++) {
     const struct json *run = json_at(runs, i);
     const char *state = show_word(run, "state", ""),

@@ -12,7 +12,7 @@ enum { TAIL_MAX = 80, BAR_WIDTH = 24 };
 
 static void print_member(const struct json *v, const char *label, const char *key) {
   size_t len;
-  const struct json *text = show_at(v, key);
+  const struct json *text = json_find(v, key);
   if (!text || json_type_of(text) != JSON_STRING) return;
   const char *bytes = json_string(text, &len);
   printf("  %-7s ", label);
@@ -22,8 +22,8 @@ static void print_member(const struct json *v, const char *label, const char *ke
 
 static void print_rollout(const struct json *r) {
   printf("%s  reward %s  advantage %s  %s  %s tokens  %s\n", show_word(r, "id", ""),
-         show_figure(show_number(r, "reward"), 4).text, show_figure(show_number(r, "advantage"), 4).text,
-         show_word(r, "finish", ""), show_figure((double)json_length(show_at(r, "token_ids")), 0).text,
+         show_figure(json_find_number(r, "reward"), 4).text, show_figure(json_find_number(r, "advantage"), 4).text,
+         show_word(r, "finish", ""), show_figure((double)json_length(json_find(r, "token_ids")), 0).text,
          show_word(r, "group_state", ""));
   print_member(r, "prompt", "prompt");
   print_member(r, "text", "text");
@@ -39,7 +39,7 @@ enum rc rollouts_show(struct session *s, int *status, struct err *err) {
   else
     snprintf(tail, sizeof tail, "/rollouts?limit=%lld&round=%lld", (long long)s->limit, (long long)s->round);
   const enum rc rc = session_get(s, "/v1/runs/", s->words[0], tail, &answer, err);
-  const struct json *rollouts = show_at(answer, "rollouts");
+  const struct json *rollouts = json_find(answer, "rollouts");
   for (size_t i = 0; !s->json && i < json_length(rollouts); i++) print_rollout(json_at(rollouts, i));
   *status = EXIT_DONE;
   json_free(answer);
@@ -49,16 +49,16 @@ enum rc rollouts_show(struct session *s, int *status, struct err *err) {
 /* ---- timeline ---- */
 
 static double add(const struct json *v, const char *a, const char *b) {
-  const double x = show_number(v, a), y = show_number(v, b);
+  const double x = json_find_number(v, a), y = json_find_number(v, b);
   return isnan(x) ? y : isnan(y) ? x : x + y;
 }
 
 static void print_times(const struct json *r) {
-  const double opened = show_number(r, "opened_ms"), published = show_number(r, "published_ms");
+  const double opened = json_find_number(r, "opened_ms"), published = json_find_number(r, "published_ms");
   const double waits = add(r, "trainer.fill_us", "trainer.starved_us"),
                works = add(r, "trainer.logprob_us", "trainer.compute_us");
-  const double samples = show_number(r, "generation.compute_us"), starves = show_number(r, "generation.starved_us");
-  printf("round %4s  %-10s trainer ", show_figure(show_number(r, "round"), 0).text,
+  const double samples = json_find_number(r, "generation.compute_us"), starves = json_find_number(r, "generation.starved_us");
+  printf("round %4s  %-10s trainer ", show_figure(json_find_number(r, "round"), 0).text,
          show_duration(published - opened).text);
   show_bar(stdout, works / (works + waits), BAR_WIDTH);
   printf(" %5s  servers ", show_figure(100 * works / (works + waits), 0).text);
@@ -77,13 +77,13 @@ enum rc timeline_show(struct session *s, int *status, struct err *err) {
     s->json = false;
     rc = session_get(s, "/v1/runs/", s->words[0], NULL, &run, err);
     s->json = shown;
-    const double newest = show_number(run, "round");
+    const double newest = json_find_number(run, "round");
     from = newest >= (double)s->limit ? (int64_t)newest - s->limit + 1 : 0;
     json_free(run);
   }
   snprintf(tail, sizeof tail, "/timeline?from=%lld&limit=%lld", (long long)from, (long long)s->limit);
   if (rc == RC_OK) rc = session_get(s, "/v1/runs/", s->words[0], tail, &answer, err);
-  const struct json *rounds = show_at(answer, "rounds");
+  const struct json *rounds = json_find(answer, "rounds");
   if (rc == RC_OK && !s->json)
     printf("busy, in percent: the trainer computes or waits for groups, servers decode or have nothing to\n");
   for (size_t i = 0; !s->json && i < json_length(rounds); i++) print_times(json_at(rounds, i));
@@ -98,11 +98,11 @@ static void print_worker(const struct json *w) {
              *role = show_word(w, "role", "");
   printf("%-6s %-10s %-8s %-9s %4s of %-4s busy  %4s leases  %.12s  ", show_word(w, "id", ""), show_word(w, "kind", ""),
          role,
-         show_number(w, "draining") > 0 ? "draining"
-         : show_number(w, "ready") > 0  ? "ready"
+         json_find_number(w, "draining") > 0 ? "draining"
+         : json_find_number(w, "ready") > 0  ? "ready"
                                         : "not ready",
-         show_figure(show_number(w, "slots_busy"), 0).text, show_figure(show_number(w, "slots"), 0).text,
-         show_figure(show_number(w, "leases"), 0).text, digest);
+         show_figure(json_find_number(w, "slots_busy"), 0).text, show_figure(json_find_number(w, "slots"), 0).text,
+         show_figure(json_find_number(w, "leases"), 0).text, digest);
   show_text(stdout, name, strlen(name));
   printf("\n");
 }
@@ -110,7 +110,7 @@ static void print_worker(const struct json *w) {
 enum rc workers_show(struct session *s, int *status, struct err *err) {
   struct json *answer = NULL;
   const enum rc rc = session_get(s, "/v1/workers", NULL, NULL, &answer, err);
-  const struct json *workers = show_at(answer, "workers");
+  const struct json *workers = json_find(answer, "workers");
   for (size_t i = 0; !s->json && i < json_length(workers); i++) print_worker(json_at(workers, i));
   *status = EXIT_DONE;
   json_free(answer);

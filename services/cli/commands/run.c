@@ -52,8 +52,8 @@ static void print_trouble(const struct json *run) {
 static void print_head(const struct json *run) {
   const char *name = show_word(run, "name", "");
   printf("%-6s %-10s round %4s of %-6s reward %-8s %s  ", show_word(run, "id", ""), show_word(run, "state", ""),
-         show_figure(show_number(run, "round"), 0).text, show_figure(show_number(run, "rounds"), 0).text,
-         show_figure(show_number(run, "reward_mean"), 4).text, show_word(run, "mode", ""));
+         show_figure(json_find_number(run, "round"), 0).text, show_figure(json_find_number(run, "rounds"), 0).text,
+         show_figure(json_find_number(run, "reward_mean"), 4).text, show_word(run, "mode", ""));
   show_text(stdout, name, strlen(name));
   printf("\n");
   print_trouble(run);
@@ -62,7 +62,7 @@ static void print_head(const struct json *run) {
 enum rc run_list(struct session *s, int *status, struct err *err) {
   struct json *answer = NULL;
   const enum rc rc = session_get(s, "/v1/runs", NULL, NULL, &answer, err);
-  const struct json *runs = show_at(answer, "runs");
+  const struct json *runs = json_find(answer, "runs");
   *status = EXIT_DONE;
   for (size_t i = 0; !s->json && i < json_length(runs); i++) print_head(json_at(runs, i));
   json_free(answer);
@@ -70,8 +70,8 @@ enum rc run_list(struct session *s, int *status, struct err *err) {
 }
 
 static void print_evaluation(const struct json *e) {
-  printf("  evaluated at version %s: %s (%s problems)\n", show_figure(show_number(e, "version"), 0).text,
-         show_figure(show_number(e, "accuracy"), 4).text, show_figure(show_number(e, "problems"), 0).text);
+  printf("  evaluated at version %s: %s (%s problems)\n", show_figure(json_find_number(e, "version"), 0).text,
+         show_figure(json_find_number(e, "accuracy"), 4).text, show_figure(json_find_number(e, "problems"), 0).text);
 }
 
 enum rc run_show(struct session *s, int *status, struct err *err) {
@@ -79,20 +79,20 @@ enum rc run_show(struct session *s, int *status, struct err *err) {
   const enum rc rc = session_get(s, "/v1/runs/", s->words[0], NULL, &run, err);
   *status = EXIT_DONE;
   if (rc == RC_OK && !s->json) {
-    const struct json *evaluations = show_at(run, "evaluations");
+    const struct json *evaluations = json_find(run, "evaluations");
     print_head(run);
-    printf("  version %s, weights %.12s\n", show_figure(show_number(run, "version"), 0).text,
+    printf("  version %s, weights %.12s\n", show_figure(json_find_number(run, "version"), 0).text,
            show_word(run, "weights_digest", "-"));
     printf("  %s tokens sampled, %s trained on, %s tokens a second\n",
-           show_figure(show_number(run, "totals.sampled_tokens"), 0).text,
-           show_figure(show_number(run, "totals.trained_tokens"), 0).text,
-           show_figure(show_number(run, "totals.tokens_per_second"), 0).text);
-    printf("  so far %s", show_duration(show_number(run, "totals.rl_wall_ms")).text);
-    if (show_number(run, "eta_ms") > 0) printf(", left about %s", show_duration(show_number(run, "eta_ms")).text);
+           show_figure(json_find_number(run, "totals.sampled_tokens"), 0).text,
+           show_figure(json_find_number(run, "totals.trained_tokens"), 0).text,
+           show_figure(json_find_number(run, "totals.tokens_per_second"), 0).text);
+    printf("  so far %s", show_duration(json_find_number(run, "totals.rl_wall_ms")).text);
+    if (json_find_number(run, "eta_ms") > 0) printf(", left about %s", show_duration(json_find_number(run, "eta_ms")).text);
     printf("\n");
     printf("  the trainer waited %s of its time, slots were empty %s of theirs\n",
-           show_figure(show_number(run, "totals.trainer_waiting_ratio"), 3).text,
-           show_figure(show_number(run, "totals.generation_idle_ratio"), 3).text);
+           show_figure(json_find_number(run, "totals.trainer_waiting_ratio"), 3).text,
+           show_figure(json_find_number(run, "totals.generation_idle_ratio"), 3).text);
     if (json_length(evaluations)) print_evaluation(json_at(evaluations, json_length(evaluations) - 1));
   }
   json_free(run);
@@ -128,13 +128,13 @@ enum rc run_compare(struct session *s, int *status, struct err *err) {
   buf_free(&query);
   *status = EXIT_DONE;
   if (rc == RC_OK && !s->json) {
-    const double low = show_number(answer, "low"), high = show_number(answer, "high");
+    const double low = json_find_number(answer, "low"), high = json_find_number(answer, "high");
     printf("%s: %s   %s: %s   over %s problems of both\n", s->words[0],
-           show_figure(show_number(answer, "a.value"), 4).text, s->words[1],
-           show_figure(show_number(answer, "b.value"), 4).text, show_figure(show_number(answer, "problems"), 0).text);
+           show_figure(json_find_number(answer, "a.value"), 4).text, s->words[1],
+           show_figure(json_find_number(answer, "b.value"), 4).text, show_figure(json_find_number(answer, "problems"), 0).text);
     printf("difference %s, 95 of 100 lie between %s and %s, p = %s: %s\n",
-           show_figure(show_number(answer, "difference"), 4).text, show_figure(low, 4).text, show_figure(high, 4).text,
-           show_figure(show_number(answer, "p_value"), 4).text,
+           show_figure(json_find_number(answer, "difference"), 4).text, show_figure(low, 4).text, show_figure(high, 4).text,
+           show_figure(json_find_number(answer, "p_value"), 4).text,
            low > 0    ? "the second is better"
            : high < 0 ? "the first is better"
                       : "neither is better");

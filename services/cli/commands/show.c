@@ -6,29 +6,8 @@
 
 #include "common/base/utf8.h"
 
-const struct json *show_at(const struct json *v, const char *path) {
-  char key[64];
-  while (v && *path) {
-    const size_t len = strcspn(path, ".");
-    if (len >= sizeof key) return NULL;
-    memcpy(key, path, len);
-    key[len] = '\0';
-    v = json_type_of(v) == JSON_OBJECT ? json_get(v, key) : NULL;
-    path += len + (path[len] == '.');
-  }
-  return v && json_type_of(v) != JSON_NULL ? v : NULL;
-}
-
-double show_number(const struct json *v, const char *path) {
-  const struct json *found = show_at(v, path);
-  if (!found) return NAN;
-  const enum json_type type = json_type_of(found);
-  if (type == JSON_BOOL) return json_bool(found);
-  return type == JSON_INT || type == JSON_REAL ? json_number(found) : NAN;
-}
-
 const char *show_word(const struct json *v, const char *path, const char *otherwise) {
-  const char *word = json_word(show_at(v, path));
+  const char *word = json_word(json_find(v, path));
   return word ? word : otherwise;
 }
 

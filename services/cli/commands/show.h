@@ -1,4 +1,4 @@
-/* Reading answers and showing them: members by path, numbers for people, text that cannot steer a terminal, bars. */
+/* Showing answers: words, numbers for people, text that cannot steer a terminal, bars. */
 #ifndef LEASEHOLD_CLI_COMMANDS_SHOW_H
 #define LEASEHOLD_CLI_COMMANDS_SHOW_H
 
@@ -6,9 +6,6 @@
 
 #include "common/json/json.h"
 
-/* "totals.window_ms"; NULL where it is missing or null. */
-const struct json *show_at(const struct json *v, const char *path);
-double show_number(const struct json *v, const char *path);                           /* NaN: there is none */
 const char *show_word(const struct json *v, const char *path, const char *otherwise); /* valid while v lives */
 struct figure_text {
   char text[32];

@@ -14,11 +14,11 @@ enum { LOOK_MS = 500, BAR_WIDTH = 30, TAIL_MAX = 64, RETRIES = 20 };
 
 static void print_round(const struct json *r) {
   printf("round %4s  reward %-8s loss %-10s entropy %-7s length %-7s groups %s+%s  %s\n",
-         show_figure(show_number(r, "round"), 0).text, show_figure(show_number(r, "reward_mean"), 4).text,
-         show_figure(show_number(r, "loss"), 5).text, show_figure(show_number(r, "entropy"), 4).text,
-         show_figure(show_number(r, "completion_tokens_mean"), 1).text, show_figure(show_number(r, "groups"), 0).text,
-         show_figure(show_number(r, "filtered"), 0).text, show_duration(show_number(r, "window_ms")).text);
-  if (show_number(r, "exact") == 0) printf("            not exact: %s\n", show_word(r, "inexact_reason", ""));
+         show_figure(json_find_number(r, "round"), 0).text, show_figure(json_find_number(r, "reward_mean"), 4).text,
+         show_figure(json_find_number(r, "loss"), 5).text, show_figure(json_find_number(r, "entropy"), 4).text,
+         show_figure(json_find_number(r, "completion_tokens_mean"), 1).text, show_figure(json_find_number(r, "groups"), 0).text,
+         show_figure(json_find_number(r, "filtered"), 0).text, show_duration(json_find_number(r, "window_ms")).text);
+  if (json_find_number(r, "exact") == 0) printf("            not exact: %s\n", show_word(r, "inexact_reason", ""));
 }
 
 /* Prints rounds from *next on. */
@@ -27,7 +27,7 @@ static enum rc rounds_print(struct session *s, const char *run, int64_t *next, s
   struct json *answer = NULL;
   snprintf(tail, sizeof tail, "/rounds?from=%lld&limit=500", (long long)*next);
   const enum rc rc = session_get(s, "/v1/runs/", run, tail, &answer, err);
-  const struct json *rounds = show_at(answer, "rounds");
+  const struct json *rounds = json_find(answer, "rounds");
   for (size_t i = 0; rc == RC_OK && i < json_length(rounds); i++) {
     const struct json *r = json_at(rounds, i);
     if (s->json) {
@@ -40,18 +40,18 @@ static enum rc rounds_print(struct session *s, const char *run, int64_t *next, s
     } else {
       print_round(r);
     }
-    *next = (int64_t)show_number(r, "round") + 1;
+    *next = (int64_t)json_find_number(r, "round") + 1;
   }
   json_free(answer);
   return rc;
 }
 
 static void print_progress(const struct json *run, int64_t done) {
-  const double rounds = show_number(run, "rounds");
+  const double rounds = json_find_number(run, "rounds");
   printf("[");
   show_bar(stdout, rounds > 0 ? (double)done / rounds : NAN, BAR_WIDTH);
   printf("] %lld of %.0f, %s, left about %s", (long long)done, rounds, show_word(run, "state", ""),
-         show_duration(show_number(run, "eta_ms")).text);
+         show_duration(json_find_number(run, "eta_ms")).text);
 }
 
 static bool is(const struct json *run, const char *state) { return strcmp(show_word(run, "state", ""), state) == 0; }

@@ -43,24 +43,6 @@ static enum rc figure_add(struct track_entries *out, struct track_entry *e, cons
 
 /* ---- a round's training ---- */
 
-/* "lag.mean" of a round; NaN where it is null. */
-static double figure_of(const struct json *round, const char *path) {
-  char key[64];
-  const struct json *v = round;
-  while (v && *path) {
-    const size_t len = strcspn(path, ".");
-    if (len >= sizeof key) return NAN;
-    memcpy(key, path, len);
-    key[len] = '\0';
-    v = json_type_of(v) == JSON_OBJECT ? json_get(v, key) : NULL;
-    path += len + (path[len] == '.');
-  }
-  if (!v) return NAN;
-  const enum json_type type = json_type_of(v);
-  if (type == JSON_BOOL) return json_bool(v);
-  return type == JSON_INT || type == JSON_REAL ? json_number(v) : NAN;
-}
-
 static enum rc training_fill(struct store *s, int64_t run, struct track_entry *e, enum track_naming naming,
                              struct track_entries *out, struct err *err) {
   static const char of_samples[] = "samples.";
@@ -77,7 +59,7 @@ static enum rc training_fill(struct store *s, int64_t run, struct track_entry *e
     const struct track_name *n = &track_names[i];
     const bool sampled = strncmp(n->figure, of_samples, strlen(of_samples)) == 0;
     const double value =
-        sampled ? sample_figure(&samples, n->figure + strlen(of_samples)) : figure_of(round, n->figure);
+        sampled ? sample_figure(&samples, n->figure + strlen(of_samples)) : json_find_number(round, n->figure);
     buf_clear(&name);
     track_name_write(&name, n, naming);
     rc = figure_add(out, e, &name, value * n->scale, err);

@@ -40,8 +40,8 @@ static void test_figures_that_are_missing_are_no_zeroes(void **state) {
   struct json *v = NULL;
   static const char text[] = "{\"a\":{\"b\":2.5,\"c\":null},\"d\":true,\"e\":\"word\"}";
   assert_int_equal(json_parse(&v, text, sizeof text - 1, 0, NULL), RC_OK);
-  assert_true(show_number(v, "a.b") == 2.5 && show_number(v, "d") == 1);
-  assert_true(isnan(show_number(v, "a.c")) && isnan(show_number(v, "a.x.y")) && isnan(show_number(v, "e")));
+  assert_true(json_find_number(v, "a.b") == 2.5 && json_find_number(v, "d") == 1);
+  assert_true(isnan(json_find_number(v, "a.c")) && isnan(json_find_number(v, "a.x.y")) && isnan(json_find_number(v, "e")));
   assert_string_equal(show_word(v, "e", "none"), "word");
   assert_string_equal(show_word(v, "d", "none"), "none");
   assert_string_equal(show_word(NULL, "e", "none"), "none");
