@@ -5,6 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "common/base/utf8.h"
 #include "common/wire/lease.h"
 #include "services/coordinator/decide/stored.h"
 #include "services/coordinator/store/ids.h"
@@ -30,10 +31,8 @@ static bool text_has(const char *text, size_t len, const char *part) {
 }
 
 static void text_write(struct json_writer *w, const char *key, const char *text, size_t len) {
-  size_t shown = len < SAMPLE_TEXT_SHOWN ? len : SAMPLE_TEXT_SHOWN;
-  while (shown < len && shown > 0 && ((unsigned char)text[shown] & 0xc0) == 0x80) shown--; /* not within a character */
   json_key(w, key);
-  json_write_string_len(w, text, shown);
+  json_write_string_len(w, text, len > SAMPLE_TEXT_SHOWN ? utf8_cut(text, SAMPLE_TEXT_SHOWN) : len);
 }
 
 /* What its group and its rollout tell; written when that fits too. */
