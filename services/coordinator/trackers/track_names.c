@@ -48,9 +48,11 @@ const struct track_name track_names[] = {
 const int track_name_count = sizeof track_names / sizeof track_names[0];
 
 enum rc track_naming_parse(enum track_naming *out, const char *name, struct err *err) {
-  *out = strcmp(name, "verl") == 0 ? TRACK_VERL : TRACK_TRL;
-  if (*out == TRACK_VERL || strcmp(name, "trl") == 0) return RC_OK;
-  return err_set(err, RC_INVALID, "track-names", "expected one of trl, verl, got '%.40s'", name);
+  static const char *const names[] = {[TRACK_TRL] = "trl", [TRACK_VERL] = "verl"};
+  int i = 0;
+  const enum rc rc = name_index(&i, name, names, 2, "track-names", err);
+  if (rc == RC_OK) *out = (enum track_naming)i;
+  return rc;
 }
 
 void track_name_write(struct buf *out, const struct track_name *n, enum track_naming naming) {
