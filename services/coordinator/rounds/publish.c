@@ -77,26 +77,19 @@ static enum rc version_insert(struct core *c, const struct announced_version *p,
   return rc;
 }
 
-static enum rc duration_note(struct core *c, int64_t run, int64_t round, struct err *err) {
-  int64_t ms = 0;
-  const enum rc rc = store_int(c->store, &ms, err, "SELECT published_ms - opened_ms FROM rounds WHERE run = ?1 AND round = ?2",
-                               BINDS(b_int(run), b_int(round)));
-  if (rc == RC_OK) metric_observe(c->rounds->m_seconds, (double)ms / 1000);
-  return rc;
-}
-
 static enum rc round_close(struct core *c, const struct announced_version *p, struct err *err) {
+  int64_t ms = 0;
   enum rc rc = store_exec(c->store, err, "UPDATE groups SET state = ?3 WHERE run = ?1 AND trained_in = ?2 AND state = ?4",
                           BINDS(b_int(p->run), b_int(p->round), b_int(GROUP_CONSUMED), b_int(GROUP_SUBMITTED)));
   if (rc == RC_OK) rc = round_move(c, p->run, p->round, ROUND_PUBLISHING, err);
   if (rc == RC_OK) rc = round_move(c, p->run, p->round, ROUND_DONE, err);
-  if (rc == RC_OK) {
-    rc = store_exec(c->store, err,
-                    "UPDATE rounds SET digest = ?3, published_ms = ?4, stale_groups = groups_stale WHERE run = ?1 AND "
-                    "round = ?2",
-                    BINDS(b_int(p->run), b_int(p->round), b_digest(&p->digest), b_int(c->wall_ms)));
-  }
-  return rc == RC_OK ? duration_note(c, p->run, p->round, err) : rc;
+  if (rc == RC_OK)
+    rc = store_int(c->store, &ms, err,
+                   "UPDATE rounds SET digest = ?3, published_ms = ?4, stale_groups = groups_stale WHERE run = ?1 AND "
+                   "round = ?2 RETURNING published_ms - opened_ms",
+                   BINDS(b_int(p->run), b_int(p->round), b_digest(&p->digest), b_int(c->wall_ms)));
+  if (rc == RC_OK) metric_observe(c->rounds->m_seconds, (double)ms / 1000);
+  return rc;
 }
 
 static enum rc version_check(struct core *c, const struct announced_version *p, struct err *err) {
