@@ -33,16 +33,18 @@ static enum rc work(struct driver *d, const struct active_run *a, bool *progress
   const bool opened = d->context && d->context->run == a->run && d->verified_trainer == d->trainer.worker;
   int64_t round = 0;
   const enum next_work next = next_work(a, d->trainer.found, opened ? &d->context->config : NULL, &round);
-  enum rc rc = RC_OK;
   *progress = next == NEXT_START;
   switch (next) {
     case NEXT_NOTHING: break;
     case NEXT_NO_TRAINER: return err_set(err, RC_UNAVAILABLE, NULL, "no trainer is registered");
     case NEXT_START: return start_run(d, a, err);
     case NEXT_TRAIN: return train_round(d, a, err);
-    case NEXT_STEP: rc = train_ahead(d, a, err); break;
+    case NEXT_STEP: {
+      const enum rc rc = train_ahead(d, a, err);
+      return rc == RC_OK ? step_round(d, a, round, progress, err) : rc;
+    }
   }
-  return rc == RC_OK && next == NEXT_STEP ? step_round(d, a, round, progress, err) : rc;
+  return RC_OK;
 }
 
 /* Returns whether there may be more to do at once. */
