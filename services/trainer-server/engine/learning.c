@@ -8,11 +8,12 @@
 
 enum rc learning_check_memory(const struct engine *e, struct err *err) {
   const struct trainer_options *o = &e->options;
+  const bool alone = e->ops->host_memory && ranks_alone(&e->ranks);
   if (o->optimizer_mapped && !e->ops->host_memory)
     return err_set(err, RC_UNSUPPORTED, "optimizer-state", "--optimizer-state mapped: only where the CPU computes");
-  if (o->lean && !(e->ops->host_memory && ranks_alone(&e->ranks)))
+  if (o->lean && !alone)
     return err_set(err, RC_UNSUPPORTED, "lean", "--lean: only where the CPU computes, in one process");
-  if (o->moments8 && !(e->ops->host_memory && ranks_alone(&e->ranks)))
+  if (o->moments8 && !alone)
     return err_set(err, RC_UNSUPPORTED, "optimizer-moments",
                    "--optimizer-moments 8bit: only where the CPU computes, in one process");
   return RC_OK;

@@ -23,10 +23,11 @@ static size_t changes_bytes(const struct model *m, const struct trainer_options 
 
 void trainer_memory_plan(struct memory_plan *out, const struct model *m, const struct trainer_options *asked) {
   const bool device = !m->ops->host_memory;
+  const bool alone = !device && (!asked->ranks.comm || asked->ranks.comm->size == 1);
   struct trainer_options here = *asked; /* elsewhere the start refuses these: learning_check_memory */
-  here.lean &= !device && (!asked->ranks.comm || asked->ranks.comm->size == 1);
+  here.lean &= alone;
   here.optimizer_mapped &= !device;
-  here.moments8 &= !device && (!asked->ranks.comm || asked->ranks.comm->size == 1);
+  here.moments8 &= alone;
   const struct trainer_options *options = &here;
   const struct learner_options o = memory_learner_options(options, (int)options->chunk_tokens);
   const struct learner_memory learner = learner_memory(m, &o);
