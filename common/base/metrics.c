@@ -126,6 +126,10 @@ void metric_add(struct metric *m, double delta) {
   add(m, delta);
 }
 
+void gauge_set(const char *name, const char *help, double value) {
+  metric_set(metrics_register(METRIC_GAUGE, name, "", help), value);
+}
+
 void metric_observe(struct metric *m, double value) {
   if (!m || m->type != METRIC_HISTOGRAM || isnan(value)) return;
   int bucket = 0;

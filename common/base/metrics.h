@@ -19,6 +19,8 @@ struct metric *metrics_register_histogram(const char *name, const char *labels, 
                                           int count);
 void metric_add(struct metric *m, double delta); /* NULL is ignored; of a histogram use metric_observe */
 void metric_set(struct metric *m, double value);
+/* A gauge without labels: registered when it is first set. */
+void gauge_set(const char *name, const char *help, double value);
 void metric_observe(struct metric *m, double value); /* NULL and NaN are ignored */
 double metric_value(const struct metric *m);         /* of a histogram: the sum of what was observed */
 void metrics_render(struct buf *out);

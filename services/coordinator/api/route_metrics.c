@@ -27,8 +27,8 @@ static void refresh_gauges(struct core *c) {
   if (rc == RC_OK) rc = run_gauges_set(s, &err);
   if (rc == RC_OK) rc = state_gauges_set(s, &err);
   readers_give(readers, s);
-  metric_set(metrics_register(METRIC_GAUGE, "leasehold_database_disk_free_bytes", "", "Room on the disk of the database"),
-             machine_disk_free(core_options(c)->db_path));
+  gauge_set("leasehold_database_disk_free_bytes", "Room on the disk of the database",
+            machine_disk_free(core_options(c)->db_path));
   if (rc != RC_OK) log_warn("the run's gauges are not refreshed: %s", err.message);
   const int64_t end_us = clock_monotonic_us();
   const int64_t rest_us = GAUGES_REST * (end_us - begin_us);

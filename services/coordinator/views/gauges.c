@@ -1,4 +1,4 @@
-/* Sets gauges of runs by state, of the newest run's progress and of its newest round's figures. */
+/* Sets gauges of runs by state, of what waits, of the newest run's progress and of its newest round's figures. */
 #include "services/coordinator/views/gauges.h"
 
 #include <math.h>
@@ -7,10 +7,6 @@
 #include "common/base/metrics.h"
 #include "services/coordinator/decide/stored.h"
 #include "services/coordinator/views/round_view.h"
-
-static void gauge(const char *name, const char *help, double value) {
-  metric_set(metrics_register(METRIC_GAUGE, name, "", help), value);
-}
 
 static enum rc runs_by_state(struct store *s, struct err *err) {
   struct rows q;
@@ -47,13 +43,13 @@ static enum rc progress(struct store *s, struct err *err) {
                   NO_BINDS);
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   row = rc == RC_OK && row;
-  gauge("leasehold_run_progress_timestamp_seconds", "The newest run: when it began, or published its newest version.",
+  gauge_set("leasehold_run_progress_timestamp_seconds", "The newest run: when it began, or published its newest version.",
         real_or_nan(&q, row, 0));
-  gauge("leasehold_run_rounds_done", "The newest run: rounds done.", real_or_nan(&q, row, 1));
-  gauge("leasehold_run_rounds_inexact", "The newest run: of these, rounds that are not exact.",
+  gauge_set("leasehold_run_rounds_done", "The newest run: rounds done.", real_or_nan(&q, row, 1));
+  gauge_set("leasehold_run_rounds_inexact", "The newest run: of these, rounds that are not exact.",
         real_or_nan(&q, row, 2));
-  gauge("leasehold_run_rounds_planned", "The newest run: rounds that it was asked for.", real_or_nan(&q, row, 3));
-  gauge("leasehold_run_waiting", "The newest run: 1 while it waits for a trainer or a disk.", real_or_nan(&q, row, 4));
+  gauge_set("leasehold_run_rounds_planned", "The newest run: rounds that it was asked for.", real_or_nan(&q, row, 3));
+  gauge_set("leasehold_run_waiting", "The newest run: 1 while it waits for a trainer or a disk.", real_or_nan(&q, row, 4));
   rows_end(&q);
   return rc;
 }
@@ -70,25 +66,38 @@ static enum rc newest_round(struct store *s, struct err *err) {
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   row = rc == RC_OK && row;
   const double tokens = real_or_nan(&q, row, 3);
-  gauge("leasehold_round_reward_mean", "Newest done round: mean reward.", real_or_nan(&q, row, 0));
-  gauge("leasehold_round_completion_tokens_mean", "Newest done round: mean length of a completion.",
+  gauge_set("leasehold_round_reward_mean", "Newest done round: mean reward.", real_or_nan(&q, row, 0));
+  gauge_set("leasehold_round_completion_tokens_mean", "Newest done round: mean length of a completion.",
         real_or_nan(&q, row, 1));
-  gauge("leasehold_round_entropy_nats", "Newest done round: mean entropy of the trained tokens.",
+  gauge_set("leasehold_round_entropy_nats", "Newest done round: mean entropy of the trained tokens.",
         ratio_of(real_or_nan(&q, row, 2), tokens));
-  gauge("leasehold_round_loss", "Newest done round: loss.", ratio_of(real_or_nan(&q, row, 6), real_or_nan(&q, row, 7)));
-  gauge("leasehold_round_kl_reference", "Newest done round: KL(policy || reference) by the run's estimator.",
+  gauge_set("leasehold_round_loss", "Newest done round: loss.", ratio_of(real_or_nan(&q, row, 6), real_or_nan(&q, row, 7)));
+  gauge_set("leasehold_round_kl_reference", "Newest done round: KL(policy || reference) by the run's estimator.",
         ratio_of(real_or_nan(&q, row, 8), tokens));
-  gauge("leasehold_round_grad_norm", "Newest done round: norm of the gradient before it was clipped.",
+  gauge_set("leasehold_round_grad_norm", "Newest done round: norm of the gradient before it was clipped.",
         real_or_nan(&q, row, 4));
-  gauge("leasehold_round_learning_rate", "Newest done round: learning rate of its step.", real_or_nan(&q, row, 5));
-  gauge("leasehold_round_groups_trained", "Newest done round: groups that were trained on.", real_or_nan(&q, row, 9));
-  gauge("leasehold_round_groups_filtered", "Newest done round: groups that were left out.", real_or_nan(&q, row, 10));
+  gauge_set("leasehold_round_learning_rate", "Newest done round: learning rate of its step.", real_or_nan(&q, row, 5));
+  gauge_set("leasehold_round_groups_trained", "Newest done round: groups that were trained on.", real_or_nan(&q, row, 9));
+  gauge_set("leasehold_round_groups_filtered", "Newest done round: groups that were left out.", real_or_nan(&q, row, 10));
   rows_end(&q);
+  return rc;
+}
+
+/* What a larger pool would take at once. */
+static enum rc waiting_gauge(struct store *s, struct err *err) {
+  int64_t waiting = 0;
+  const enum rc rc = store_int(s, &waiting, err,
+                               "SELECT coalesce(sum(samples_waiting), 0) FROM groups INDEXED BY groups_waiting WHERE run = "
+                               "(SELECT max(id) FROM runs WHERE state = ?1) AND state = " SQL_GROUP_OPEN
+                               " AND samples_waiting > 0",
+                               BINDS(b_int(RUN_RUNNING)));
+  gauge_set("leasehold_samples_waiting", "The active run's samples that no lease holds.", (double)waiting);
   return rc;
 }
 
 enum rc state_gauges_set(struct store *s, struct err *err) {
   enum rc rc = runs_by_state(s, err);
   if (rc == RC_OK) rc = progress(s, err);
+  if (rc == RC_OK) rc = waiting_gauge(s, err);
   return rc == RC_OK ? newest_round(s, err) : rc;
 }

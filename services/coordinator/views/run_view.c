@@ -1,4 +1,4 @@
-/* Writes runs as JSON, with their totals, and sets the gauges of /metrics. */
+/* Writes runs as JSON, with their totals, and sets the gauges that are of them. */
 #include "services/coordinator/views/run_view.h"
 
 #include <math.h>
@@ -399,27 +399,23 @@ enum rc run_write(struct store *s, struct json_writer *w, int64_t run, int64_t h
 
 /* ---- gauges ---- */
 
-static void gauge(const char *name, const char *help, double value) {
-  metric_set(metrics_register(METRIC_GAUGE, name, "", help), value);
-}
-
 /* q NULL: there is no such round.  Columns from 2 on. */
 static void mismatch_gauges(const struct rows *q) {
   const int64_t tokens = q ? rows_int(q, 2) : 0, nonfinite = q ? rows_int(q, 5) : 0;
-  gauge("leasehold_round_logprob_max_abs_diff",
+  gauge_set("leasehold_round_logprob_max_abs_diff",
         "Newest done round: largest |sampler's - trainer's| log-probability of a trained token.",
         q ? rows_real(q, 3) : NAN);
-  gauge("leasehold_round_logprob_unequal_tokens",
+  gauge_set("leasehold_round_logprob_unequal_tokens",
         "Newest done round: trained tokens whose log-probability differs between sampler and trainer.",
         q ? rows_real(q, 4) : NAN);
-  gauge("leasehold_round_logprob_nonfinite_tokens",
+  gauge_set("leasehold_round_logprob_nonfinite_tokens",
         "Newest done round: of these, tokens whose difference is no finite number.", q ? (double)nonfinite : NAN);
-  gauge("leasehold_round_logprob_mean_abs_diff",
+  gauge_set("leasehold_round_logprob_mean_abs_diff",
         "Newest done round: mean |sampler's - trainer's| log-probability of the trained tokens.",
         q ? mismatch_mean(rows_real(q, 6), nonfinite, tokens) : NAN);
-  gauge("leasehold_round_logprob_kl_k1", "Newest done round: KL(sampler || trainer), estimated by the mean difference.",
+  gauge_set("leasehold_round_logprob_kl_k1", "Newest done round: KL(sampler || trainer), estimated by the mean difference.",
         q ? mismatch_mean(rows_real(q, 7), nonfinite, tokens) : NAN);
-  gauge("leasehold_round_logprob_kl_k3",
+  gauge_set("leasehold_round_logprob_kl_k3",
         "Newest done round: KL(sampler || trainer), estimated by the mean of exp(-d) - 1 + d.",
         q ? mismatch_mean(rows_real(q, 8), nonfinite, tokens) : NAN);
 }
@@ -427,12 +423,12 @@ static void mismatch_gauges(const struct rows *q) {
 /* q NULL: there is no such round.  Columns from 9 on. */
 static void policy_gauges(const struct rows *q) {
   const double tokens = q ? rows_real(q, 2) : NAN;
-  gauge("leasehold_round_clip_fraction", "Newest done round: share of the trained tokens whose ratio was clipped.",
+  gauge_set("leasehold_round_clip_fraction", "Newest done round: share of the trained tokens whose ratio was clipped.",
         q ? ratio_of(real_or_nan(q, 11), tokens) : NAN);
-  gauge("leasehold_round_ess",
+  gauge_set("leasehold_round_ess",
         "Newest done round: effective share of the trained tokens, by their ratios new / sampling policy.",
         q ? ratio_ess(real_or_nan(q, 9), real_or_nan(q, 10), tokens) : NAN);
-  gauge(
+  gauge_set(
       "leasehold_round_kl_new_old",
       "Newest done round: KL(sampling policy || new), estimated by the mean of r - 1 - log r over the trained tokens.",
       q ? ratio_of(real_or_nan(q, 12), tokens) : NAN);
@@ -449,25 +445,13 @@ static enum rc round_gauges(struct store *s, int64_t run, struct err *err) {
                            BINDS(b_int(run)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   row = rc == RC_OK && row;
-  gauge("leasehold_round_window_seconds", "Newest done round: from its opening to its publication.",
+  gauge_set("leasehold_round_window_seconds", "Newest done round: from its opening to its publication.",
         row ? real_or_nan(&q, 0) / 1000 : NAN);
-  gauge("leasehold_round_window_without_publish_seconds",
+  gauge_set("leasehold_round_window_without_publish_seconds",
         "Newest done round: from its opening to the end of its training.", row ? real_or_nan(&q, 1) / 1000 : NAN);
   mismatch_gauges(row ? &q : NULL);
   policy_gauges(row ? &q : NULL);
   rows_end(&q);
-  return rc;
-}
-
-/* What a larger pool would take at once. */
-static enum rc waiting_gauge(struct store *s, struct err *err) {
-  int64_t waiting = 0;
-  const enum rc rc = store_int(s, &waiting, err,
-                               "SELECT coalesce(sum(samples_waiting), 0) FROM groups INDEXED BY groups_waiting WHERE run = "
-                               "(SELECT max(id) FROM runs WHERE state = ?1) AND state = " SQL_GROUP_OPEN
-                               " AND samples_waiting > 0",
-                               BINDS(b_int(RUN_RUNNING)));
-  gauge("leasehold_samples_waiting", "The active run's samples that no lease holds.", (double)waiting);
   return rc;
 }
 
@@ -489,14 +473,13 @@ enum rc run_gauges_set(struct store *s, struct err *err) {
   rows_end(&q);
   if (rc == RC_OK && row) rc = sums_read(s, run, &t, err);
   if (rc != RC_OK) return rc;
-  gauge("leasehold_run_trainer_waiting_ratio",
+  gauge_set("leasehold_run_trainer_waiting_ratio",
         "The newest run's done rounds: trainer's wait / (wait + compute), wait being fill and starved.",
         ratio_of(t.wait_us, t.wait_us + t.work_us));
-  gauge("leasehold_run_trainer_first_dispatch_ratio",
+  gauge_set("leasehold_run_trainer_first_dispatch_ratio",
         "The newest run's done rounds: time before the first batch was submitted / time from opening to publication.",
         ratio_of(t.dispatch_ms, t.dispatch_window_ms));
-  gauge("leasehold_run_generation_idle_ratio", "The newest run: 1 - busy slot time / (slots x time).",
+  gauge_set("leasehold_run_generation_idle_ratio", "The newest run: 1 - busy slot time / (slots x time).",
         idle_ratio(busy_us, window_us));
-  rc = waiting_gauge(s, err);
-  return rc == RC_OK ? round_gauges(s, run, err) : rc;
+  return round_gauges(s, run, err);
 }

@@ -187,8 +187,7 @@ static void metrics_make(struct engine *e) {
   e->metric_steps = metrics_register(METRIC_COUNTER, "leasehold_trainer_steps_total", "", "Optimizer steps taken");
   e->metric_skipped = metrics_register(METRIC_COUNTER, "leasehold_trainer_steps_skipped_total", "",
                                        "Steps skipped: poisoned or without units");
-  metric_set(metrics_register(METRIC_GAUGE, "leasehold_trainer_ranks", "", "Processes that are this trainer"),
-             e->ranks.count);
+  gauge_set("leasehold_trainer_ranks", "Processes that are this trainer", e->ranks.count);
 }
 
 /* The model and what computes it: constant afterwards. */
