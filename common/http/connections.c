@@ -40,6 +40,7 @@
 #include <sys/socket.h>
 
 #include "common/base/clock.h"
+#include "common/base/digest.h"
 #include "common/base/limits.h"
 #include "common/base/metrics.h"
 
@@ -58,8 +59,7 @@ enum drop_why { DROP_LATE, DROP_IDLE, DROP_ROOM };
 /* --- addresses --- */
 
 static int bucket_of(const struct connections *t, const struct http_address *a) {
-  uint64_t hash = t->address_seed;
-  for (size_t i = 0; i < sizeof a->bytes; i++) hash = (hash ^ a->bytes[i]) * 0x100000001b3u;
+  const uint64_t hash = fnv1a(t->address_seed, a->bytes, sizeof a->bytes);
   return (int)((hash ^ hash >> 32) % (uint64_t)t->count);
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/digest.h"
 #include "common/model/tokenizer/tokenizer_state.h"
 
 enum { MOVED_FIRST = 0x100 };
@@ -70,10 +71,9 @@ int fallback_byte(const char *content, size_t len) {
   return high < 0 || low < 0 ? -1 : high << 4 | low;
 }
 
-/* FNV-1a: the keys come with the model, not from strangers. */
+/* The keys come with the model, not from strangers. */
 static size_t hash(const char *content, size_t len) {
-  uint64_t h = 0xCBF29CE484222325u;
-  for (size_t i = 0; i < len; i++) h = (h ^ (uint8_t)content[i]) * 0x100000001B3u;
+  const uint64_t h = fnv1a(FNV1A_BEGIN, content, len);
   return (size_t)(h ^ h >> 32);
 }
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/digest.h"
 #include "common/base/limits.h"
 #include "common/json/json.h"
 #include "services/coordinator/decide/rational.h"
@@ -37,12 +38,12 @@ static bool boxed_find(const char *text, size_t len, const char **inner, size_t 
 }
 
 uint64_t answer_vote(const char *text, size_t len) {
-  uint64_t hash = 0xCBF29CE484222325u; /* FNV-1a */
+  uint64_t hash = FNV1A_BEGIN;
   bool any = false;
   for (size_t i = 0; i < len; i++) {
     const unsigned char c = (unsigned char)text[i];
     if (isspace(c) || c == '$') continue;
-    hash = (hash ^ c) * 0x100000001B3u;
+    hash = fnv1a(hash, &c, 1);
     any = true;
   }
   return any ? hash : 0;

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/digest.h"
+
 enum { BUCKETS = 8192 }; /* a power of two */
 
 struct entry {
@@ -40,8 +42,7 @@ void granted_destroy(struct granted *g) {
 
 /* lock held: the link to the lease's entry, or to NULL at the end of its bucket */
 static struct entry **link_of(struct granted *g, const char *id) {
-  uint64_t hash = 0xCBF29CE484222325u; /* FNV-1a */
-  for (const char *c = id; *c; c++) hash = (hash ^ (unsigned char)*c) * 0x100000001B3u;
+  const uint64_t hash = fnv1a(FNV1A_BEGIN, id, strlen(id));
   struct entry **link = &g->buckets[(hash ^ hash >> 32) % BUCKETS];
   while (*link && strcmp((*link)->lease.id, id) != 0) link = &(*link)->next;
   return link;

@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <string.h>
 
+#include "common/base/digest.h"
 #include "services/coordinator/verifiers/math_numeric.h"
 
 enum { POINTS = 6, POINTS_NEEDED = 3, FORMULAS_MAX = 400, PAIRS_MAX = 5000, WORDS_MAX = 256, PIECES_MAX = 2 * MATH_ITEMS_MAX };
@@ -490,16 +491,9 @@ static bool strip_letter(struct math_tree *t, const struct math_tree *other) {
 
 /* ---- answers ---- */
 
-static uint64_t seed_of(const char *a, size_t n, const char *b, size_t m) {
-  uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
-  for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)a[i]) * 0x100000001b3u;
-  for (size_t i = 0; i < m; i++) h = (h ^ (unsigned char)b[i]) * 0x100000001b3u;
-  return h;
-}
-
 bool math_equal(struct math_tree *gold, struct math_tree *answer, const char *gold_text, size_t gold_len, const char *answer_text,
                 size_t answer_len) {
-  struct comparison c = {.seed = seed_of(gold_text, gold_len, answer_text, answer_len)};
+  struct comparison c = {.seed = fnv1a(fnv1a(FNV1A_BEGIN, gold_text, gold_len), answer_text, answer_len)};
   if (gold->nodes[gold->root].op == MATH_TEXT || answer->nodes[answer->root].op == MATH_TEXT)
     if (math_same_words(gold_text, gold_len, answer_text, answer_len)) return true;
   if (!strip_letter(gold, answer) && !contains(gold, gold->root, MATH_SYMBOL)) strip_letter(answer, gold);
