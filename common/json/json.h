@@ -136,6 +136,9 @@ void json_write_bool(struct json_writer *w, bool value);
 void json_write_null(struct json_writer *w);
 /* Copies a parsed value (used to keep users' extra keys). */
 void json_write_value(struct json_writer *w, const struct json *value);
+/* Copies the one value that a text holds, as json_parse reads it (bytes_max too): what was stored as text.  Writes null
+ * and returns its error where it is refused. */
+enum rc json_write_parsed(struct json_writer *w, const char *text, size_t len, size_t bytes_max, struct err *err);
 /* Shorthands: key and value. */
 void json_kv_string(struct json_writer *w, const char *key, const char *text);
 void json_kv_int(struct json_writer *w, const char *key, int64_t value);

@@ -291,6 +291,17 @@ void json_write_value(struct json_writer *w, const struct json *value) {
   }
 }
 
+enum rc json_write_parsed(struct json_writer *w, const char *text, size_t len, size_t bytes_max, struct err *err) {
+  struct json *value = NULL;
+  const enum rc rc = json_parse(&value, text, len, bytes_max, err);
+  if (value)
+    json_write_value(w, value);
+  else
+    json_write_null(w);
+  json_free(value);
+  return rc;
+}
+
 void json_kv_string(struct json_writer *w, const char *key, const char *text) {
   json_key(w, key);
   json_write_string(w, text);

@@ -94,20 +94,17 @@ static enum rc check_same_run(const struct track *t, const char *path, const str
 static enum rc run_file_write(const struct track *t, const char *path, struct err *err) {
   struct buf text = BUF_INIT;
   struct json_writer w;
-  struct json *config = NULL;
-  enum rc rc = json_parse(&config, t->config, strlen(t->config), RUN_FILE_BYTES_MAX, err);
   json_writer_init(&w, &text);
   json_object_begin(&w);
   json_kv_string(&w, "run", t->id.text);
   json_kv_string(&w, "name", t->name);
   json_kv_int(&w, "created_ms", t->created_ms);
   json_key(&w, "config");
-  if (rc == RC_OK) json_write_value(&w, config);
+  enum rc rc = json_write_parsed(&w, t->config, strlen(t->config), RUN_FILE_BYTES_MAX, err);
   json_object_end(&w);
   buf_puts(&text, "\n");
   if (rc == RC_OK) rc = buf_check(&text, err);
   if (rc == RC_OK) rc = file_write_atomic(path, text.data, text.len, err);
-  json_free(config);
   buf_free(&text);
   return rc;
 }

@@ -22,18 +22,6 @@ static void time_write(struct json_writer *w, int64_t at_ms) {
   json_kv_string(w, "timestamp", text);
 }
 
-static enum rc config_write(struct json_writer *w, const struct trackio_run *run, struct err *err) {
-  struct json *config = NULL;
-  const enum rc rc = json_parse(&config, run->config, strlen(run->config), 0, err);
-  json_key(w, "config");
-  if (config)
-    json_write_value(w, config);
-  else
-    json_write_null(w);
-  json_free(config);
-  return rc;
-}
-
 static enum rc record_write(struct buf *out, const struct trackio_run *run, const char *run_id,
                             const struct track_entry *e, bool first, struct err *err) {
   struct json_writer w;
@@ -51,7 +39,10 @@ static enum rc record_write(struct buf *out, const struct trackio_run *run, cons
   time_write(&w, e->at_ms);
   snprintf(text, sizeof text, "%s-%s-%" PRId64, run_id, e->evaluation ? "evaluation" : "training", e->round);
   json_kv_string(&w, "log_id", text);
-  if (first) rc = config_write(&w, run, err);
+  if (first) {
+    json_key(&w, "config");
+    rc = json_write_parsed(&w, run->config, strlen(run->config), 0, err);
+  }
   json_key(&w, "metrics");
   json_object_begin(&w);
   for (int i = 0; i < e->count; i++) json_kv_f64(&w, e->figures[i].name, e->figures[i].value);

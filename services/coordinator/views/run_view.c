@@ -312,39 +312,29 @@ static enum rc checkpoints_write(struct store *s, struct json_writer *w, int64_t
 }
 
 static enum rc config_copy(struct json_writer *w, const struct rows *q, struct err *err) {
-  struct json *config = NULL;
-  size_t len;
-  const char *text = rows_text(q, R_CONFIG, &len);
   struct digest hash;
   char hex[DIGEST_HEX_MAX];
-  enum rc rc = json_parse(&config, text, len, 0, err);
-  if (rc != RC_OK) return rc;
+  size_t len;
+  const char *text = rows_text(q, R_CONFIG, &len);
   json_key(w, "config");
-  json_write_value(w, config);
-  json_free(config);
+  const enum rc rc = json_write_parsed(w, text, len, 0, err);
   rows_digest(q, R_HASH, &hash);
   digest_hex(hex, &hash);
   json_kv_string(w, "config_hash", hex);
-  return RC_OK;
+  return rc;
 }
 
 /* A column that holds JSON, as a member; `absent` where it is NULL. */
 static enum rc stored_json_write(struct json_writer *w, const char *key, const struct rows *q, int column,
                                  void (*absent)(struct json_writer *), struct err *err) {
-  struct json *value = NULL;
   size_t len = 0;
-  enum rc rc = RC_OK;
+  json_key(w, key);
   if (!rows_null(q, column)) {
     const char *text = rows_text(q, column, &len);
-    rc = json_parse(&value, text, len, 0, err);
+    return json_write_parsed(w, text, len, 0, err);
   }
-  json_key(w, key);
-  if (value)
-    json_write_value(w, value);
-  else
-    absent(w);
-  json_free(value);
-  return rc;
+  absent(w);
+  return RC_OK;
 }
 
 static void empty_list(struct json_writer *w) {
