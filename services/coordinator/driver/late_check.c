@@ -105,14 +105,11 @@ static bool is_refusal(enum rc rc) {
 
 static enum rc check(struct late_check *l, const char *text, struct err *err) {
   struct arena arena = ARENA_INIT;
-  struct json *stored = NULL;
   struct run_config config;
   const struct dataset_watch watch = {go_on, l};
-  enum rc rc = json_parse(&stored, text, strlen(text), 0, err);
-  if (rc == RC_OK) rc = run_config_parse_stored(&config, stored, &arena, err);
+  enum rc rc = run_config_parse_stored(&config, text, strlen(text), &arena, err);
   if (rc == RC_OK)
     rc = run_check(l->core, &config, &(struct run_check_bounds){.watch = &watch, .stopping = &l->stopping}, err);
-  json_free(stored);
   arena_free(&arena);
   return rc;
 }

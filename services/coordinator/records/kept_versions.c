@@ -31,7 +31,6 @@ static enum rc find_best(struct store *s, int64_t run, int64_t *version, struct 
   struct arena arena = ARENA_INIT;
   struct run_config theirs = {0};
   struct json_i32s best = {0};
-  struct json *stored = NULL;
   struct rows q;
   bool row = false;
   *version = -1;
@@ -40,10 +39,9 @@ static enum rc find_best(struct store *s, int64_t run, int64_t *version, struct 
   if (rc == RC_OK && row) {
     size_t len;
     const char *text = rows_text(&q, 0, &len);
-    rc = json_parse(&stored, text, len, 0, err);
+    rc = run_config_parse_stored(&theirs, text, len, &arena, err);
   }
   rows_end(&q);
-  if (rc == RC_OK && row) rc = run_config_parse_stored(&theirs, stored, &arena, err);
   if (rc == RC_OK && row) rc = kept_versions_best(s, &theirs, run, &best, &arena, err);
   for (size_t i = 0; rc == RC_OK && *version < 0 && i < best.count; i++) {
     int64_t kept = 0;
@@ -51,7 +49,6 @@ static enum rc find_best(struct store *s, int64_t run, int64_t *version, struct 
                    BINDS(b_int(run), b_int(best.items[i])));
     if (kept) *version = best.items[i];
   }
-  json_free(stored);
   arena_free(&arena);
   return rc;
 }

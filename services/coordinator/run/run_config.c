@@ -540,9 +540,13 @@ static enum rc parse(struct run_config *out, const struct json *body, bool poste
   return rc;
 }
 
-enum rc run_config_parse_stored(struct run_config *out, const struct json *stored, struct arena *arena,
+enum rc run_config_parse_stored(struct run_config *out, const char *text, size_t len, struct arena *arena,
                                 struct err *err) {
-  return parse(out, stored, false, arena, err);
+  struct json *stored = NULL;
+  enum rc rc = json_parse(&stored, text, len, 0, err);
+  if (rc == RC_OK) rc = parse(out, stored, false, arena, err);
+  json_free(stored);
+  return rc;
 }
 
 enum rc run_config_parse(struct run_config *out, const struct json *body, struct arena *arena, struct err *err) {

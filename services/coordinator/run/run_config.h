@@ -111,7 +111,7 @@ static inline int32_t run_pass_timeout_ms(const struct run_config *c) {
 /* A posted configuration.  Strings and arrays live in the arena. */
 enum rc run_config_parse(struct run_config *out, const struct json *body, struct arena *arena, struct err *err);
 /* A stored configuration.  One from before there was `start` keeps START_UNNAMED and is written as it came. */
-enum rc run_config_parse_stored(struct run_config *out, const struct json *stored, struct arena *arena,
+enum rc run_config_parse_stored(struct run_config *out, const char *text, size_t len, struct arena *arena,
                                 struct err *err);
 /* The resolved configuration, in a fixed order.  Keys that are absent: `evaluation`, `recipe`, `mask_truncated`, `overlong`, `keep_rounds`, `keep_last`, `keep_best`, `pass_timeout_ms`, `ignore_eos`,
  * `groups_per_step`, `full` "block" and those of `inflight` where there is none, so that older configurations keep their hash. */

@@ -252,14 +252,12 @@ static enum rc ends_check(const struct run_config *c, const struct model_facts *
 enum rc run_context_create(struct run_context **out, int64_t run, const char *config_text,
                            const struct model_files *files, const char *data_dir, struct err *err) {
   struct run_context *c = calloc(1, sizeof *c);
-  struct json *config = NULL;
   struct dataset_source source;
   struct model_facts m = {.positions = LIMIT_SEQUENCE_TOKENS, .trained_max = LIMIT_SEQUENCE_TOKENS};
   if (!c) return err_set(err, RC_NO_MEMORY, NULL, "a run's context was refused memory");
   atomic_init(&c->users, 1);
   c->run = run;
-  enum rc rc = json_parse(&config, config_text, strlen(config_text), 0, err);
-  if (rc == RC_OK) rc = run_config_parse_stored(&c->config, config, &c->arena, err);
+  enum rc rc = run_config_parse_stored(&c->config, config_text, strlen(config_text), &c->arena, err);
   if (rc == RC_OK) rc = model_read(&m, files, &c->arena, err);
   if (rc == RC_OK) rc = ends_check(&c->config, &m, err);
   if (rc == RC_OK) rc = tokenizer_read(&c->tokenizer, &m, &files->tokenizer, err);
@@ -274,7 +272,6 @@ enum rc run_context_create(struct run_context **out, int64_t run, const char *co
     for (size_t i = 0; i < s->stop.count && rc == RC_OK; i++)
       rc = stop_texts_add(&c->stops, s->stop.items[i], strlen(s->stop.items[i]), &c->arena, err);
   }
-  json_free(config);
   if (rc != RC_OK) {
     run_context_release(c);
     return rc;

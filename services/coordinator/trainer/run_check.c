@@ -54,7 +54,6 @@ static enum rc curriculum_known(struct store *s, const struct run_config *config
   const char *const field = "dataset.curriculum.from", *const from = config->curriculum.from;
   struct arena arena = ARENA_INIT;
   struct run_config theirs;
-  struct json *stored = NULL;
   struct rows q;
   bool row = false;
   int64_t run = 0;
@@ -66,13 +65,11 @@ static enum rc curriculum_known(struct store *s, const struct run_config *config
   if (rc == RC_OK) {
     size_t len;
     const char *text = rows_text(&q, 0, &len);
-    rc = json_parse(&stored, text, len, 0, err);
+    rc = run_config_parse_stored(&theirs, text, len, &arena, err);
   }
   rows_end(&q);
-  if (rc == RC_OK) rc = run_config_parse_stored(&theirs, stored, &arena, err);
   if (rc == RC_OK && !run_config_same_dataset(config, &theirs))
     rc = err_set(err, RC_INVALID, field, "run %s is over another dataset, or reads it in another way", from);
-  json_free(stored);
   arena_free(&arena);
   return rc;
 }
