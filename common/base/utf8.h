@@ -32,6 +32,16 @@ static inline int utf8_length(const char *text, size_t len) {
   return n;
 }
 
+enum { UTF8_BYTES_MAX = 4 };
+
+/* The length of text before a sequence at its end that more bytes may still make whole. */
+static inline size_t utf8_whole(const char *text, size_t len) {
+  size_t at = len > UTF8_BYTES_MAX - 1 ? len - (UTF8_BYTES_MAX - 1) : 0;
+  for (; at < len; at++) /* only a lead byte gives -1, and no sequence before it reaches over it */
+    if (utf8_length(text + at, len - at) < 0) return at;
+  return len;
+}
+
 /* The largest length up to len at which text can be cut between characters; text[len] is read. */
 static inline size_t utf8_cut(const char *text, size_t len) {
   while (len > 0 && ((unsigned char)text[len] & 0xC0) == 0x80) len--;

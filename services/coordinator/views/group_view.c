@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "common/base/utf8.h"
 #include "common/wire/lease.h"
 #include "services/coordinator/decide/stored.h"
 #include "services/coordinator/store/ids.h"
@@ -12,17 +13,6 @@
 enum { M_SAMPLE, M_TEXT, M_IDS, M_LOGPROBS, M_REWARD, M_ADVANTAGE, M_FORMED, M_DETAIL, M_WORKER, M_FENCE, M_FINISH, M_VERSION };
 
 /* ---- tokens ---- */
-
-/* How many bytes at the end of the text are the beginning of a character that is not complete. */
-static size_t incomplete_tail(const char *text, size_t len) {
-  for (size_t back = 1; back <= 3 && back <= len; back++) {
-    const unsigned char c = (unsigned char)text[len - back];
-    if ((c & 0xc0) == 0x80) continue; /* in the middle of one */
-    const size_t needs = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : c >= 0xc0 ? 2 : 1;
-    return needs > back ? back : 0;
-  }
-  return 0;
-}
 
 /* Would this tokenizer have made the stored text?  Else it is another model's. */
 static bool same_text(const struct tokenizer *t, const int32_t *ids, size_t count, const char *text, size_t len) {
@@ -41,7 +31,7 @@ static void token_texts_write(struct json_writer *w, const struct tokenizer *t, 
     size_t len;
     const char *bytes = tokenizer_token_text(t, ids[i], false, &len);
     if (bytes) buf_append(&pending, bytes, len);
-    const size_t tail = i + 1 < count ? incomplete_tail(pending.data, pending.len) : 0, whole = pending.len - tail;
+    const size_t whole = i + 1 < count ? utf8_whole(pending.data, pending.len) : pending.len, tail = pending.len - whole;
     json_write_string_len(w, whole ? pending.data : "", whole);
     if (tail) memmove(pending.data, pending.data + whole, tail);
     pending.len = tail;

@@ -6,8 +6,6 @@
 
 #include "common/base/utf8.h"
 
-enum { UTF8_BYTES_MAX = 4 };
-
 void choice_scratch_free(struct choice_scratch *m) {
   buf_free(&m->text);
   buf_free(&m->ends);
@@ -61,14 +59,6 @@ enum finish_reason choice_finish(const struct choice *c) { return c->stopped ? F
 static size_t char_length(const char *s, size_t len) {
   const int n = utf8_length(s, len);
   return n > 0 ? (size_t)n : 1;
-}
-
-/* Bytes of s before a sequence at its end that may still become whole. */
-static size_t whole_length(const char *s, size_t len) {
-  size_t at = len > UTF8_BYTES_MAX - 1 ? len - (UTF8_BYTES_MAX - 1) : 0;
-  for (; at < len; at++) /* only a lead byte gives -1, and no sequence before it reaches over it */
-    if (utf8_length(s + at, len - at) < 0) return at;
-  return len;
 }
 
 bool choice_is_text(const char *bytes, size_t len) {
@@ -166,7 +156,7 @@ enum rc choice_take(struct choice_piece *piece, struct choice *c, size_t bytes_m
   if (end - c->sent > bytes_max) end = c->sent + bytes_max;
   const char *text = m->text.data ? m->text.data + w.skip : "";
   const bool complete = c->ended && end == limit;
-  if (!complete) end = c->sent + whole_length(text, end - c->sent);
+  if (!complete) end = c->sent + utf8_whole(text, end - c->sent);
   while (piece->count < w.filled && (complete || w.ends[piece->count] <= end)) piece->count++;
   piece->text = c->tokenizer || c->prefix_len > 0 ? text : NULL;
   piece->len = end - c->sent;
