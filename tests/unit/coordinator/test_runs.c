@@ -492,21 +492,26 @@ static void a_run_that_is_stopped_in_a_step_does_not_wait_for_a_lost_trainer_for
   json_free(wait_state(f, "r1", "stopped")); /* after trainer_lost_ms */
 }
 
-static void a_step_that_finds_the_disk_full_stays_pending_until_there_is_room(void **state) {
-  struct fixture *f = *state;
-  struct fake_server s;
-  f->trainer.disk_full = true;
-  until_stepping(f, &s);
+/* The step is found failed for want of room and waits; then there is room, and the run goes on to its end. */
+static void until_there_is_room(struct fixture *f, struct fake_server *s) {
   fake_trainer_finish_steps(&f->trainer);
   wait_waiting(f, "r1", "No space left on device");
   assert_int_equal(read_int(f, "SELECT count(*) FROM incidents WHERE kind = 'storage'"), 1);
   pthread_mutex_lock(&f->trainer.lock);
   f->trainer.disk_full = false;
   pthread_mutex_unlock(&f->trainer.lock);
-  struct json *run = serve_run(f, &s, "r1", "completed");
+  struct json *run = serve_run(f, s, "r1", "completed");
   assert_int_equal(get_int(run, "version", NULL), 2);
   assert_int_equal(get_int(run, "totals", "trained_tokens"), 72); /* nothing was lost, nothing counts twice */
   json_free(run);
+}
+
+static void a_step_that_finds_the_disk_full_stays_pending_until_there_is_room(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  f->trainer.disk_full = true;
+  until_stepping(f, &s);
+  until_there_is_room(f, &s);
 }
 
 static void a_run_that_waits_for_room_can_be_stopped(void **state) {
@@ -575,16 +580,7 @@ static void in_flight_a_step_that_finds_the_disk_full_stays_pending_until_there_
   struct fake_server s;
   f->trainer.disk_full = true;
   until_stepping_in_flight(f, &s);
-  fake_trainer_finish_steps(&f->trainer);
-  wait_waiting(f, "r1", "No space left on device");
-  assert_int_equal(read_int(f, "SELECT count(*) FROM incidents WHERE kind = 'storage'"), 1);
-  pthread_mutex_lock(&f->trainer.lock);
-  f->trainer.disk_full = false;
-  pthread_mutex_unlock(&f->trainer.lock);
-  struct json *run = serve_run(f, &s, "r1", "completed");
-  assert_int_equal(get_int(run, "version", NULL), 2);
-  assert_int_equal(get_int(run, "totals", "trained_tokens"), 72);
-  json_free(run);
+  until_there_is_room(f, &s);
 }
 
 static void a_trainer_that_does_not_know_the_epoch_yet_is_asked_again(void **state) {
