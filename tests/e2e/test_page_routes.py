@@ -129,6 +129,18 @@ def test_a_group_is_shown_token_by_token(run):
         assert missing.value.status == 404
 
 
+def test_a_tokenizer_is_asked_for_once(run):
+    """Groups are looked at one after the other, and a tokenizer has megabytes: the trainer is asked when another has come."""
+    cluster, _, _ = run
+    url = f"{cluster.coordinator.url}/v1/groups/r1.0.0"
+    assert call("GET", url)["samples"][0]["token_texts"]
+    cluster.trainer.freeze()
+    try:
+        assert call("GET", url)["samples"][0]["token_texts"], "the trainer stands still, and its tokenizer is known"
+    finally:
+        cluster.trainer.thaw()
+
+
 def test_only_what_is_to_come_is_told_without_the_past(run):
     _, _, url = run
     assert call("GET", url + "/events?past=0", raw=True) == b"retry: 1000\n\n"

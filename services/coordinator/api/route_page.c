@@ -10,15 +10,12 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "common/base/digest.h"
 #include "services/coordinator/page/page_files.h"
 #include "services/coordinator/writer/core.h"
 
 #define PAGE_POLICY                                                                                                 \
   "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; " \
   "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
-
-enum { ETAG_MAX = 48 };
 
 /* True when the browser has these bytes already; then it is answered. */
 static bool page_headers(struct http_request *r, const char *etag) {
@@ -43,12 +40,7 @@ static void page_send(struct http_request *r, const char *name) {
     http_fail(r, &err);
     return;
   }
-  struct digest digest;
-  char hex[DIGEST_HEX_MAX], etag[ETAG_MAX];
-  digest_of(&digest, file->begin, (size_t)(file->end - file->begin));
-  digest_hex(hex, &digest);
-  snprintf(etag, sizeof etag, "\"%.32s\"", hex);
-  if (page_headers(r, etag)) return;
+  if (page_headers(r, file->etag)) return;
   struct buf body = BUF_INIT;
   buf_append(&body, file->begin, (size_t)(file->end - file->begin));
   http_reply(r, 200, file->type, &body);
@@ -57,7 +49,7 @@ static void page_send(struct http_request *r, const char *name) {
 static void chart_js_send(struct http_request *r, const char *path) {
   struct stat st;
   struct err err;
-  char etag[ETAG_MAX];
+  char etag[PAGE_ETAG_MAX];
   if (stat(path, &st) != 0 || !S_ISREG(st.st_mode)) {
     err_set(&err, RC_NOT_FOUND, NULL,
             "there is no Chart.js at %s: install libjs-chart.js, or say with --chart-js where chart.min.js lies", path);

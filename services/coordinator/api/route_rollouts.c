@@ -14,7 +14,7 @@
 #include "services/coordinator/records/retention.h"
 #include "services/coordinator/rounds/rounds.h"
 #include "services/coordinator/run/run_context.h"
-#include "services/coordinator/trainer/model_files.h"
+#include "services/coordinator/trainer/shown_tokenizer.h"
 #include "services/coordinator/views/group_view.h"
 #include "services/coordinator/views/round_view.h"
 #include "services/coordinator/views/sample_view.h"
@@ -279,11 +279,11 @@ void handle_get_group(struct http_request *r, void *context) {
   if (rc == RC_OK) rc = http_query_i64(r, "limit", 64, 1, LIMIT_SAMPLES_PER_GROUP, &limit, &err);
   if (rc == RC_OK) rc = id_parse_group(&g.run, &g.round, &g.ordinal, http_param(r, "id"), &err);
   struct run_context *x = rounds_context_keep(context);
-  struct tokenizer *fetched = rc == RC_OK && !x ? model_tokenizer_fetch(context) : NULL;
+  struct shown_tokenizer *shown = rc == RC_OK && !x ? shown_tokenizer_take(context) : NULL;
   if (rc == RC_OK) rc = readers_take(readers, &s, &err);
-  if (rc == RC_OK) rc = group_write(s, &w, &g, from, limit, x ? x->tokenizer : fetched, ROLLOUTS_BYTES_MAX, &err);
+  if (rc == RC_OK) rc = group_write(s, &w, &g, from, limit, x ? x->tokenizer : shown_tokenizer_get(shown), ROLLOUTS_BYTES_MAX, &err);
   readers_give(readers, s);
-  tokenizer_free(fetched);
+  shown_tokenizer_give(shown);
   run_context_release(x);
   http_reply_json_or_fail(r, rc, &body, &err);
 }

@@ -1,8 +1,12 @@
 /* Puts the page's files into the program, and finds them by name. */
 #include "services/coordinator/page/page_files.h"
 
+#include <pthread.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
+
+#include "common/base/digest.h"
 
 #define HTML "text/html; charset=utf-8"
 #define CSS  "text/css; charset=utf-8"
@@ -57,11 +61,23 @@
   extern const unsigned char page_file_##symbol##_begin[], page_file_##symbol##_end[];
 PAGE_FILES(PUT_IN)
 
-static const struct page_file files[] = {
-#define ENTRY(symbol, file, type) {file, type, page_file_##symbol##_begin, page_file_##symbol##_end},
+static pthread_once_t digested = PTHREAD_ONCE_INIT;
+static struct page_file files[] = {
+#define ENTRY(symbol, file, type) {file, type, page_file_##symbol##_begin, page_file_##symbol##_end, ""},
     PAGE_FILES(ENTRY)};
 
+static void files_digest(void) {
+  for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+    struct digest digest;
+    char hex[DIGEST_HEX_MAX];
+    digest_of(&digest, files[i].begin, (size_t)(files[i].end - files[i].begin));
+    digest_hex(hex, &digest);
+    snprintf(files[i].etag, sizeof files[i].etag, "\"%.32s\"", hex);
+  }
+}
+
 const struct page_file *page_file_find(const char *name) {
+  pthread_once(&digested, files_digest);
   for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
     if (strcmp(files[i].name, name) == 0) return &files[i];
   return NULL;
