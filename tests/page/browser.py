@@ -108,6 +108,7 @@ class Page:
         browser.sessions[self.session] = self
         for domain in ("Page", "Runtime", "Log", "Network", "Accessibility"):
             self.call(f"{domain}.enable")
+        self.call("Performance.enable", {"timeDomain": "threadTicks"})
         self.size(width, height)
         self.call("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]})
 
@@ -152,6 +153,10 @@ class Page:
                 pass
             time.sleep(0.03)
         raise AssertionError(f"not within {seconds} s: {expression}\n{self.faults}\n{self.text()[:2000]}")
+
+    def busy_ms(self):
+        """The CPU time of the page's main thread so far, whoever else uses the machine."""
+        return 1000 * next(metric["value"] for metric in self.call("Performance.getMetrics")["metrics"] if metric["name"] == "TaskDuration")
 
     def text(self):
         return self.evaluate("document.body.innerText") or ""

@@ -65,9 +65,12 @@ export class RunData {
   }
 
   put(round) {
+    if (!this.rounds.length || this.rounds.at(-1).round < round.round) {
+      this.rounds.push(round);
+      return;
+    }
     const at = this.rounds.findIndex((known) => known.round >= round.round);
-    if (at < 0) this.rounds.push(round);
-    else if (this.rounds[at].round === round.round) this.rounds[at] = round;
+    if (this.rounds[at].round === round.round) this.rounds[at] = round;
     else this.rounds.splice(at, 0, round);
   }
 

@@ -1,9 +1,10 @@
-// How rewards and lengths are spread over each round's samples, read in pages of rounds from the newest to the oldest, once per run
+// How rewards, their terms, lengths and turns are spread over each round's samples, read in pages of rounds from the newest to the oldest, once per run
 // and page load; rounds that end later are read as they end.
 import { aborted, get } from "./api.js";
 
 const PAGE = 50;
 const PAUSE_MS = 30; // between pages: the coordinator's time belongs to the run
+const DRAW_MS = 300; // all charts are drawn again at most so often while pages come in
 const known = new WeakMap();
 
 class Spread {
@@ -13,6 +14,12 @@ class Spread {
     this.asked = new Set(); // first rounds of pages that were read
     this.listeners = new Set();
     this.reading = false;
+    this.told = -Infinity;
+  }
+
+  tell() {
+    this.told = performance.now();
+    for (const listener of this.listeners) listener();
   }
 
   // Values over the rounds; null where there are none.
@@ -41,14 +48,16 @@ class Spread {
     try {
       for (let from; (from = this.nextPage()) !== null && this.listeners.size; ) {
         const newest = this.data.rounds.at(-1).round;
-        for (let at = from; at !== null && at < from + PAGE; ) {
+        let at = from; // of the page that a live run is in, only what is not known yet
+        while (at < newest && this.of.has(at)) at += 1;
+        while (at !== null && at < from + PAGE) {
           const { rounds, next } = await get(`/v1/runs/${this.data.id}/spread?from=${at}&limit=${from + PAGE - at}`, { signal: this.data.stopping.signal });
           rounds.forEach((spread) => this.of.set(spread.round, spread));
           at = next;
         }
         this.asked.add(from);
         if (newest >= from && newest < from + PAGE) this.seen = newest;
-        for (const listener of this.listeners) listener();
+        if (performance.now() - this.told >= DRAW_MS || this.nextPage() === null) this.tell();
         await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
       }
     } catch (error) {

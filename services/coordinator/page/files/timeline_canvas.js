@@ -1,6 +1,7 @@
 // Draws the timeline's lanes on a canvas, and moves about in time: drag or arrow keys, + and - or the wheel with Ctrl, 0 for all.
 //
-// Only what is in sight is drawn, and pieces narrower than a pixel are drawn together, so that dragging stays smooth however much there is.
+// Only what is in sight is drawn, pieces narrower than a pixel are drawn together, and widths of texts and the hatching are made once, so
+// that dragging stays smooth however much there is.
 import { colour, el, fill } from "./dom.js";
 import { duration } from "./format.js";
 
@@ -10,7 +11,10 @@ const TOP = 46; // the rounds' band and the scale
 const PATH = 12; // the band of what the round waited for
 const NAMES = 118;
 const NAMES_NARROW = 74;
+const BESIDE = 7; // of work that goes on beside other work
 const SPAN_LEAST_US = 200;
+const STRIPES = 7; // from one stripe of the hatching to the next
+const HATCHED = 5; // narrower pieces are filled
 
 export class TimelineCanvas {
   constructor() {
@@ -22,6 +26,7 @@ export class TimelineCanvas {
     this.paths = [];
     this.pointers = new Map();
     this.colours = new Map();
+    this.widths = new Map(); // of texts, in pixels
     this.observer = new ResizeObserver(() => this.resize());
     this.observer.observe(this.element);
     this.canvas.addEventListener("pointerdown", (event) => this.grab(event));
@@ -56,7 +61,13 @@ export class TimelineCanvas {
 
   restyle() {
     this.colours.clear();
+    this.stripes = null;
     this.draw();
+  }
+
+  textWidth(g, text) {
+    if (!this.widths.has(text)) this.widths.set(text, g.measureText(text).width);
+    return this.widths.get(text);
   }
 
   rgb(name) {
@@ -68,6 +79,8 @@ export class TimelineCanvas {
     const width = this.element.clientWidth;
     if (!width) return;
     this.width = width;
+    this.stripes = null; // the device's pixels may be others
+    this.names = null;
     this.left = width < 600 ? NAMES_NARROW : NAMES;
     this.height = TOP + PATH + GAP + this.lanes.length * (LANE + GAP) + GAP;
     const scale = devicePixelRatio || 1;
@@ -154,7 +167,7 @@ export class TimelineCanvas {
     const at = this.us(x);
     if (x < this.left || y < TOP) return null;
     if (y < TOP + PATH + GAP / 2) {
-      const piece = this.paths.flat().find((one) => one.begin <= at && one.end > at);
+      const piece = this.paths.find((path) => path.length && path[0].begin <= at && path.at(-1).end > at)?.find((one) => one.begin <= at && one.end > at);
       return piece ? { lane: { name: "the round waits for" }, bar: piece } : null;
     }
     const lane = this.lanes[Math.floor((y - TOP - PATH - GAP) / (LANE + GAP))];
@@ -197,8 +210,8 @@ export class TimelineCanvas {
     g.clip();
     this.paintRounds(g);
     this.paintScale(g);
-    for (const path of this.paths) for (const piece of path) this.paintBar(g, piece, TOP, PATH, false);
-    this.lanes.forEach((lane, i) => this.paintLane(g, lane, TOP + PATH + GAP + i * (LANE + GAP)));
+    for (const path of this.paths) this.paintBars(g, path, TOP, PATH, false);
+    this.lanes.forEach((lane, i) => this.paintBars(g, lane.bars, TOP + PATH + GAP + i * (LANE + GAP), LANE, true));
     g.restore();
     this.paintNames(g);
   }
@@ -213,7 +226,7 @@ export class TimelineCanvas {
       g.fillRect(from, 0, 1, this.height);
       const text = to - from > 130 ? `round ${round.round}, v${round.version}` : `${round.round}`;
       const at = Math.max(from, this.left) + 5;
-      if (Math.min(to, this.width) - at > g.measureText(text).width) {
+      if (to - from > 12 && Math.min(to, this.width) - at > this.textWidth(g, text)) {
         g.fillStyle = this.rgb("--text");
         g.fillText(text, at, 12);
       }
@@ -234,8 +247,8 @@ export class TimelineCanvas {
     }
   }
 
-  paintLane(g, lane, y) {
-    const { bars } = lane;
+  // In the order of their beginnings.
+  paintBars(g, bars, y, height, named) {
     let low = 0;
     for (let high = bars.length; low < high; ) {
       const middle = (low + high) >> 1;
@@ -247,8 +260,8 @@ export class TimelineCanvas {
       const bar = bars[i];
       const right = this.x(bar.end);
       if (right - until < 0.7 && !bar.beside) continue;
-      if (bar.beside) this.paintBar(g, bar, y + LANE - 7, 7, false);
-      else this.paintBar(g, bar, y, LANE, true);
+      if (bar.beside) this.paintBar(g, bar, y + height - BESIDE, BESIDE, false);
+      else this.paintBar(g, bar, y, height, named);
       if (!bar.beside) until = right;
     }
   }
@@ -266,28 +279,55 @@ export class TimelineCanvas {
     }
     if (!named || width < 40) return;
     const room = width - 10;
-    const text = g.measureText(bar.name).width <= room ? bar.name : "";
+    const text = this.textWidth(g, bar.name) <= room ? bar.name : "";
     if (!text) return;
     g.fillStyle = bar.colour ? "#fff" : this.rgb("--quiet");
     g.fillText(text, from + 5, y + height / 2);
   }
 
+  // A tile with one stripe, in the device's pixels.
+  makeStripes(g) {
+    const scale = devicePixelRatio || 1;
+    const tile = document.createElement("canvas");
+    tile.width = tile.height = Math.round(STRIPES * scale);
+    const size = tile.width;
+    const on = tile.getContext("2d");
+    on.strokeStyle = this.rgb("--waiting");
+    on.lineWidth = scale;
+    on.beginPath();
+    for (const at of [-size, 0, size]) {
+      on.moveTo(at - scale, size + scale);
+      on.lineTo(at + size + scale, -scale);
+    }
+    on.stroke();
+    const pattern = g.createPattern(tile, "repeat");
+    pattern.setTransform(new DOMMatrix().scale(1 / scale));
+    return pattern;
+  }
+
   // Waiting: stripes that go on from bar to bar.
   hatch(g, x, y, width, height) {
-    g.strokeStyle = this.rgb("--waiting");
-    g.strokeRect(x + 0.5, y + 0.5, Math.max(0, width - 1), height - 1);
-    if (width < 5) return;
-    g.save();
-    g.beginPath();
-    g.rect(x, y, width, height);
-    g.clip();
-    g.beginPath();
-    for (let at = Math.floor((x - height) / 7) * 7; at < x + width; at += 7) {
-      g.moveTo(at, y + height);
-      g.lineTo(at + height, y);
+    g.fillStyle = this.rgb("--waiting");
+    if (width < HATCHED) {
+      g.globalAlpha = 0.6;
+      g.fillRect(x, y, width, height);
+      g.globalAlpha = 1;
+      return;
     }
-    g.stroke();
-    g.restore();
+    g.fillRect(x, y, width, 1);
+    g.fillRect(x, y + height - 1, width, 1);
+    g.fillRect(x, y, 1, height);
+    g.fillRect(x + width - 1, y, 1, height);
+    this.stripes ??= this.makeStripes(g);
+    g.fillStyle = this.stripes;
+    g.fillRect(x, y, width, height);
+  }
+
+  // As much of a name as there is room for.
+  cut(g, text) {
+    let shown = text;
+    while (shown.length > 3 && g.measureText(shown).width > this.left - 12) shown = `${shown.slice(0, -2)}…`;
+    return shown;
   }
 
   paintNames(g) {
@@ -295,14 +335,13 @@ export class TimelineCanvas {
     g.fillRect(0, 0, this.left, this.height);
     g.fillStyle = this.rgb("--line");
     g.fillRect(this.left - 1, 0, 1, this.height);
+    this.names ??= this.lanes.map((lane) => this.cut(g, lane.name));
     const write = (text, y, quiet) => {
       g.fillStyle = this.rgb(quiet ? "--quiet" : "--text");
-      let shown = text;
-      while (shown.length > 3 && g.measureText(shown).width > this.left - 12) shown = `${shown.slice(0, -2)}…`;
-      g.fillText(shown, 8, y);
+      g.fillText(text, 8, y);
     };
     write("rounds", 12, true);
     write("waits for", TOP + PATH / 2, true);
-    this.lanes.forEach((lane, i) => write(lane.name, TOP + PATH + GAP + i * (LANE + GAP) + LANE / 2, false));
+    this.names.forEach((name, i) => write(name, TOP + PATH + GAP + i * (LANE + GAP) + LANE / 2, false));
   }
 }

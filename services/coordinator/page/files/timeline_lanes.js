@@ -42,26 +42,46 @@ export function legendOf(lanes) {
   return [...seen.values(), { name: "waiting, nothing to do", colour: null }];
 }
 
-const covers = (bars, from, to, wanted) => bars.find((bar) => bar.begin < to && bar.end > from && wanted(bar));
+// Bars that are asked about for one piece of time after the other, in order: the earliest of those that it lies in, if any.
+class Sweep {
+  constructor(bars) {
+    this.bars = [...bars].sort((a, b) => a.begin - b.begin);
+    this.next = 0;
+    this.open = [];
+  }
+
+  at(begin, end) {
+    while (this.next < this.bars.length && this.bars[this.next].begin < end) this.open.push(this.bars[this.next++]);
+    this.open = this.open.filter((bar) => bar.end > begin);
+    return this.open[0];
+  }
+}
 
 // What the round waited for, piece by piece: [{begin, end, name, colour}].  Walked from its end: behind the trainer's last wait, what the trainer did; before it, what the trainer
 // waited for: samples while a server samples; else what the trainer did, or verifying; else nobody worked.
 export function criticalPath(round, lanes) {
-  const trainer = lanes.filter((lane) => lane.kind === "trainer").flatMap((lane) => lane.bars).filter((bar) => bar.end > round.begin && bar.begin < round.end);
-  const pool = lanes.filter((lane) => lane.kind === "generation").flatMap((lane) => lane.bars).filter((bar) => bar.cause !== "idle" && bar.end > round.begin && bar.begin < round.end);
-  const verifying = lanes.filter((lane) => lane.kind === "coordinator").flatMap((lane) => lane.bars);
-  const waits = trainer.filter((bar) => bar.cause === "fill" || bar.cause === "starved");
-  const turn = Math.max(round.begin, ...waits.map((bar) => Math.min(bar.end, round.end)));
+  const of = (kind) => lanes.filter((lane) => lane.kind === kind).flatMap((lane) => lane.bars).filter((bar) => bar.end > round.begin && bar.begin < round.end);
+  const trainer = of("trainer");
+  const pool = of("generation").filter((bar) => bar.cause !== "idle");
+  const verifying = of("coordinator");
+  let turn = round.begin;
+  for (const bar of trainer) if (bar.cause === "fill" || bar.cause === "starved") turn = Math.max(turn, Math.min(bar.end, round.end));
   const edges = new Set([round.begin, round.end, turn]);
   for (const bar of [...trainer, ...pool, ...verifying]) for (const at of [bar.begin, bar.end]) if (at > round.begin && at < round.end) edges.add(at);
   const sorted = [...edges].sort((a, b) => a - b);
+  const works = new Sweep(trainer.filter((bar) => WORK.has(bar.cause) && !bar.beside));
+  const beside = new Sweep(trainer.filter((bar) => bar.beside));
+  const samples = new Sweep(pool.filter((bar) => bar.cause === "compute"));
+  const loads = new Sweep(pool.filter((bar) => bar.cause === "load"));
+  const verifies = new Sweep(verifying);
+  const behind = [works, beside, loads];
+  const before = [samples, works, verifies, beside, loads];
   const path = [];
   for (let i = 0; i + 1 < sorted.length; i++) {
     const [begin, end] = [sorted[i], sorted[i + 1]];
-    const own = (bar) => covers(trainer, begin, end, bar);
-    const found = begin >= turn
-      ? own((bar) => WORK.has(bar.cause) && !bar.beside) || own((bar) => bar.beside) || covers(pool, begin, end, (bar) => bar.cause === "load") || NOBODY
-      : covers(pool, begin, end, (bar) => bar.cause === "compute") || own((bar) => WORK.has(bar.cause) && !bar.beside) || covers(verifying, begin, end, () => true) || own((bar) => bar.beside) || covers(pool, begin, end, (bar) => bar.cause === "load") || NOBODY;
+    let found = null;
+    for (const sweep of begin >= turn ? behind : before) if ((found = sweep.at(begin, end))) break;
+    found ||= NOBODY;
     const last = path.at(-1);
     if (last && last.name === found.name) last.end = end;
     else path.push({ begin, end, name: found.name, colour: found.colour });

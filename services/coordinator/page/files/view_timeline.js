@@ -34,7 +34,7 @@ export function mount(root, { data, params, go }) {
   async function load() {
     const answer = await get(`/v1/runs/${data.id}/timeline?from=${firstOf()}&limit=${rounds}`, { signal: stopping.signal });
     const lanes = lanesOf(answer);
-    const last = Math.max(0, ...lanes.flatMap((lane) => lane.bars.map((bar) => bar.end))) / 1000;
+    const last = lanes.reduce((most, lane) => lane.bars.reduce((end, bar) => Math.max(end, bar.end), most), 0) / 1000;
     const shown = roundsOf(answer, last || Date.now());
     fill(notes, shown.length ? [] : note("None of these rounds was opened."), lanes.length || !shown.length ? [] : note("No intervals are kept of these rounds: only the newest are."), lanes.some((lane) => lane.truncated) ? note("There are more intervals than are shown: ask for fewer rounds.", "warn") : []);
     if (!shown.length) return;
