@@ -81,11 +81,13 @@ static enum rc decode_batch_status_tensors(void *out, const void *bytes, size_t 
   return batch_status_decode_tensors(out, bytes, len, arena, err);
 }
 
-enum rc trainer_batch_status(const struct trainer_client *c, const char *batch_id, int32_t wait_ms, bool with_logprobs,
+enum rc trainer_batch_status(const struct trainer_client *c, const char *batch_id, int32_t wait_ms, int numbers,
                              struct batch_status *out, struct arena *arena, int64_t deadline_ms, struct err *err) {
   struct client_call call =
       status_call(c, "asking for a batch's status", "/v1/batches/", batch_id, wait_ms, deadline_ms);
-  buf_puts(&call.url, with_logprobs ? "&logprobs=1&form=tensors" : "&logprobs=0");
+  buf_puts(&call.url, numbers & STATUS_LOGPROBS ? "&logprobs=1" : "&logprobs=0");
+  if (numbers & STATUS_ENTROPIES) buf_puts(&call.url, "&entropies=1");
+  if (numbers) buf_puts(&call.url, "&form=tensors");
   return client_call_either(&call, decode_batch_status, decode_batch_status_tensors, out, arena, err);
 }
 

@@ -16,7 +16,7 @@ enum rc trainer_ask_run(const struct trainer_client *c, const struct check_run *
                         struct arena *arena, int64_t deadline_ms, struct err *err);
 enum rc trainer_submit_batch(const struct trainer_client *c, const struct submit_batch *m, int64_t deadline_ms,
                              struct err *err);
-enum rc trainer_batch_status(const struct trainer_client *c, const char *batch_id, int32_t wait_ms, bool with_logprobs,
+enum rc trainer_batch_status(const struct trainer_client *c, const char *batch_id, int32_t wait_ms, int numbers,
                              struct batch_status *out, struct arena *arena, int64_t deadline_ms, struct err *err);
 enum rc trainer_submit_step(const struct trainer_client *c, const struct submit_step *m, int64_t deadline_ms,
                             struct err *err);

@@ -16,6 +16,7 @@
 
 enum rc pass_result_encode(const struct pass_result *m, struct buf *out, struct err *err) {
   struct st_entry entries[LOGPROB_TENSORS];
+  size_t tensors;
   struct buf head = BUF_INIT;
   struct json_writer w;
   json_writer_init(&w, &head);
@@ -31,11 +32,11 @@ enum rc pass_result_encode(const struct pass_result *m, struct buf *out, struct 
   for (size_t i = 0; i < m->sample_count; i++) json_write_string(&w, m->samples[i].id);
   json_array_end(&w);
   json_object_end(&w);
-  sample_logprobs_entries(entries, m->samples, m->sample_count);
-  const enum rc rc = wire_tensors_begin(out, entries, LOGPROB_TENSORS, HEAD_KEY, &head, err);
+  sample_logprobs_entries(entries, &tensors, m->samples, m->sample_count, STATUS_LOGPROBS);
+  const enum rc rc = wire_tensors_begin(out, entries, tensors, HEAD_KEY, &head, err);
   buf_free(&head);
   if (rc != RC_OK) return rc;
-  sample_logprobs_append(out, m->samples, m->sample_count);
+  sample_logprobs_append(out, m->samples, m->sample_count, STATUS_LOGPROBS);
   return buf_check(out, err);
 }
 
@@ -93,7 +94,7 @@ enum rc pass_result_decode(struct pass_result *m, const void *bytes, size_t len,
   enum rc rc = st_open_memory(&f, bytes, len, err);
   if (rc != RC_OK) return rc;
   rc = read_head(m, f, arena, err);
-  if (rc == RC_OK) rc = sample_logprobs_take(m->samples, m->sample_count, f, arena, err);
+  if (rc == RC_OK) rc = sample_logprobs_take(m->samples, m->sample_count, STATUS_LOGPROBS, f, arena, err);
   for (size_t i = 0; rc == RC_OK && i < m->sample_count; i++) {
     const struct json_f32s *logprobs = &m->samples[i].logprobs;
     char place[32];

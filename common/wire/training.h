@@ -138,8 +138,9 @@ enum job_state { JOB_QUEUED, JOB_RUNNING, JOB_DONE, JOB_FAILED }; /* "queued" | 
 /* Under the weights of the batch's version, also after inner steps. */
 struct sample_logprobs {
   const char *id;
-  struct json_f32s logprobs;
-}; /* one per trained token */
+  struct json_f32s logprobs;  /* one per trained token */
+  struct json_f32s entropies; /* of the distributions behind them, in nats, where they are told: as many, or none */
+};
 /* SHA-256 over every sample's id, count and float32s, in order: two sides compare 32 bytes instead of all numbers. */
 void logprobs_digest(struct digest *out, const struct sample_logprobs *samples, size_t count);
 struct batch_stats {
@@ -151,13 +152,16 @@ struct batch_stats {
   int64_t compute_us; /* in the loss (the reference's forward included), the backward pass and the sums */
   bool poisoned;
 };
-/* GET trainer /v1/batches/{id}?wait_ms=&logprobs= : long poll until done or failed. */
+/* Which numbers of samples a status has. */
+enum { STATUS_LOGPROBS = 1, STATUS_ENTROPIES = 2 };
+/* GET trainer /v1/batches/{id}?wait_ms=&logprobs=&entropies= : long poll until done or failed. */
 struct batch_status {
   const char *batch_id;
   enum job_state state;
   struct err error; /* when failed */
   struct sample_logprobs *samples;
   size_t sample_count;           /* when done; 0 when only their digest was asked for (logprobs=0) */
+  int numbers;                   /* STATUS_*, to be written; 0: STATUS_LOGPROBS.  As JSON entropies come beside these only */
   struct digest logprobs_sha256; /* when done, else zero: logprobs_digest */
   struct batch_stats stats;
   struct interval *intervals; /* when done: what the engine did since the last answer, until the end of this batch */

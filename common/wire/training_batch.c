@@ -213,15 +213,16 @@ void submit_batch_digest(struct digest *out, const struct submit_batch *m) {
 }
 
 /* Each element is a number, or null for NaN. */
-static enum rc logprobs_read(struct json_f32s *out, const struct json *value, struct arena *arena, struct err *err) {
+static enum rc numbers_read(struct json_f32s *out, const char *field, const struct json *value, struct arena *arena,
+                            struct err *err) {
   if (json_type_of(value) != JSON_ARRAY)
-    return err_set(err, RC_INVALID, "logprobs", "expected an array, got %s", json_type_name(json_type_of(value)));
+    return err_set(err, RC_INVALID, field, "expected an array, got %s", json_type_name(json_type_of(value)));
   const size_t n = json_length(value);
   if (n > LIMIT_SEQUENCE_TOKENS)
-    return err_set(err, RC_INVALID, "logprobs", "expected at most %d items, got %zu", LIMIT_SEQUENCE_TOKENS, n);
+    return err_set(err, RC_INVALID, field, "expected at most %d items, got %zu", LIMIT_SEQUENCE_TOKENS, n);
   out->items = arena_alloc(arena, n, sizeof *out->items);
   if (!out->items)
-    return err_set(err, RC_NO_MEMORY, "logprobs", "%zu items of %zu bytes were refused memory", n, sizeof *out->items);
+    return err_set(err, RC_NO_MEMORY, field, "%zu items of %zu bytes were refused memory", n, sizeof *out->items);
   for (size_t i = 0; i < n; i++) {
     char path[ERR_FIELD_MAX] = "";
     double number = 0;
@@ -231,7 +232,7 @@ static enum rc logprobs_read(struct json_f32s *out, const struct json *value, st
     else
       out->items[i] = NAN;
     if (rc) {
-      snprintf(path, sizeof path, "logprobs[%zu]", i);
+      snprintf(path, sizeof path, "%s[%zu]", field, i);
       err_in_field(err, path);
       return rc;
     }
@@ -242,10 +243,15 @@ static enum rc logprobs_read(struct json_f32s *out, const struct json *value, st
 
 static enum rc sample_logprobs_read(void *item, const struct json *value, struct arena *arena, struct err *err) {
   struct sample_logprobs *s = item;
-  const struct json *logprobs = NULL;
-  const struct json_field fields[] = {WIRE_NAME("id", s->id), WIRE_VALUE("logprobs", logprobs)};
-  const enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
-  return rc ? rc : logprobs_read(&s->logprobs, logprobs, arena, err);
+  const struct json *logprobs = NULL, *entropies = NULL;
+  const struct json_field fields[] = {WIRE_NAME("id", s->id),
+                                      WIRE_VALUE("logprobs", logprobs),
+                                      {.name = "entropies", .kind = FIELD_VALUE, .target = &entropies}};
+  enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
+  if (rc == RC_OK) rc = numbers_read(&s->logprobs, "logprobs", logprobs, arena, err);
+  if (rc != RC_OK || !entropies) return rc;
+  rc = numbers_read(&s->entropies, "entropies", entropies, arena, err);
+  return rc == RC_OK ? sample_counted("entropies", s->entropies.count, s->logprobs.count, err) : rc;
 }
 
 void logprobs_digest(struct digest *out, const struct sample_logprobs *samples, size_t count) {
@@ -312,10 +318,11 @@ static enum rc stats_read(struct batch_stats *s, const struct json *value, struc
   return rc;
 }
 
-static void sample_logprobs_write(const struct sample_logprobs *s, struct json_writer *w) {
+static void sample_logprobs_write(const struct sample_logprobs *s, bool entropies, struct json_writer *w) {
   json_object_begin(w);
   json_kv_string(w, "id", s->id);
   json_kv_f32s(w, "logprobs", s->logprobs.items, s->logprobs.count);
+  if (entropies && s->entropies.count > 0) json_kv_f32s(w, "entropies", s->entropies.items, s->entropies.count);
   json_object_end(w);
 }
 
@@ -333,7 +340,7 @@ void batch_status_write(const struct batch_status *m, bool numbers, struct buf *
   json_array_begin(&w);
   for (size_t i = 0; done && i < m->sample_count; i++) {
     if (numbers)
-      sample_logprobs_write(&m->samples[i], &w);
+      sample_logprobs_write(&m->samples[i], m->numbers & STATUS_ENTROPIES, &w);
     else
       json_write_string(&w, m->samples[i].id);
   }

@@ -22,13 +22,16 @@ enum rc batch_samples_read(struct batch_group *g, const struct json *samples, it
 /* What the bounds of single numbers cannot express; without segments and log-probabilities, which are read after it. */
 enum rc batch_sample_check(const struct batch_sample *s, struct err *err);
 
-/* The tensors that answers with log-probabilities have: `trained` I32 [samples], `logprobs` F32 [trained].  The samples
- * that are read have their ids; any bits are a log-probability here. */
-enum { LOGPROB_TENSORS = 2 };
-void sample_logprobs_entries(struct st_entry entries[LOGPROB_TENSORS], const struct sample_logprobs *samples,
-                             size_t count);
-void sample_logprobs_append(struct buf *out, const struct sample_logprobs *samples, size_t count);
-enum rc sample_logprobs_take(struct sample_logprobs *samples, size_t count, const struct st_file *f,
+/* The tensors that answers with log-probabilities have: `trained` I32 [samples], and as numbers (STATUS_*) say `logprobs`
+ * F32 [trained] and `entropies` F32 [trained], which are left out where they are not told.  The samples that are read have
+ * their ids; any bits are a log-probability here. */
+enum { LOGPROB_TENSORS = 3 };
+/* *tensors: how many there are. */
+void sample_logprobs_entries(struct st_entry entries[LOGPROB_TENSORS], size_t *tensors,
+                             const struct sample_logprobs *samples, size_t count, int numbers);
+void sample_logprobs_append(struct buf *out, const struct sample_logprobs *samples, size_t count, int numbers);
+/* numbers: what may be there; one of them must. */
+enum rc sample_logprobs_take(struct sample_logprobs *samples, size_t count, int numbers, const struct st_file *f,
                              struct arena *arena, struct err *err);
 
 /* numbers false: of the samples only their ids. */

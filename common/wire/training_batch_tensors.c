@@ -11,7 +11,8 @@
  *
  *   a status       __metadata__   {"status": "<the JSON of the status, where samples are their ids>"}
  *                  trained        I32 [samples]      trained tokens
- *                  logprobs       F32 [trained]
+ *                  logprobs       F32 [trained]      unless entropies alone were asked for
+ *                  entropies      F32 [trained]      where they were asked for
  *
  * Everything lies sample after sample, group after group.  A sample's segments are those that cover its completion.
  *
@@ -256,57 +257,105 @@ enum rc submit_batch_decode_tensors(struct submit_batch *m, const void *bytes, s
 
 /* ---- a status ---- */
 
-void sample_logprobs_entries(struct st_entry entries[LOGPROB_TENSORS], const struct sample_logprobs *samples,
-                             size_t count) {
-  int64_t trained = 0;
-  for (size_t i = 0; i < count; i++) trained += (int64_t)samples[i].logprobs.count;
-  entries[0] = (struct st_entry){"trained", ST_I32, 1, {(int64_t)count}};
-  entries[1] = (struct st_entry){"logprobs", ST_F32, 1, {trained}};
+static const struct json_f32s *numbers_of(const struct sample_logprobs *s, int kind) {
+  return kind == STATUS_LOGPROBS ? &s->logprobs : &s->entropies;
 }
 
-void sample_logprobs_append(struct buf *out, const struct sample_logprobs *samples, size_t count) {
+static int64_t numbers_count(const struct sample_logprobs *samples, size_t count, int kind) {
+  int64_t sum = 0;
+  for (size_t i = 0; i < count; i++) sum += (int64_t)numbers_of(&samples[i], kind)->count;
+  return sum;
+}
+
+/* Entropies are told of all samples or of none. */
+static bool tells_entropies(const struct sample_logprobs *samples, size_t count, int numbers) {
+  return (numbers & STATUS_ENTROPIES) && numbers_count(samples, count, STATUS_ENTROPIES) > 0;
+}
+
+static bool tells_logprobs(const struct sample_logprobs *samples, size_t count, int numbers) {
+  return (numbers & STATUS_LOGPROBS) || !tells_entropies(samples, count, numbers);
+}
+
+void sample_logprobs_entries(struct st_entry entries[LOGPROB_TENSORS], size_t *tensors,
+                             const struct sample_logprobs *samples, size_t count, int numbers) {
+  const int64_t logprobs = numbers_count(samples, count, STATUS_LOGPROBS);
+  *tensors = 0;
+  entries[(*tensors)++] = (struct st_entry){"trained", ST_I32, 1, {(int64_t)count}};
+  if (tells_logprobs(samples, count, numbers))
+    entries[(*tensors)++] = (struct st_entry){"logprobs", ST_F32, 1, {logprobs}};
+  if (tells_entropies(samples, count, numbers))
+    entries[(*tensors)++] = (struct st_entry){"entropies", ST_F32, 1, {numbers_count(samples, count, STATUS_ENTROPIES)}};
+}
+
+static void numbers_append(struct buf *out, const struct sample_logprobs *samples, size_t count, int kind) {
+  for (size_t i = 0; i < count; i++) {
+    const struct json_f32s *numbers = numbers_of(&samples[i], kind);
+    buf_append(out, numbers->items, numbers->count * sizeof(float));
+  }
+}
+
+void sample_logprobs_append(struct buf *out, const struct sample_logprobs *samples, size_t count, int numbers) {
   for (size_t i = 0; i < count; i++) {
     const int32_t trained = (int32_t)samples[i].logprobs.count;
     buf_append(out, &trained, sizeof trained);
   }
-  for (size_t i = 0; i < count; i++)
-    buf_append(out, samples[i].logprobs.items, samples[i].logprobs.count * sizeof(float));
+  if (tells_logprobs(samples, count, numbers)) numbers_append(out, samples, count, STATUS_LOGPROBS);
+  if (tells_entropies(samples, count, numbers)) numbers_append(out, samples, count, STATUS_ENTROPIES);
 }
 
-enum rc sample_logprobs_take(struct sample_logprobs *samples, size_t count, const struct st_file *f,
-                             struct arena *arena, struct err *err) {
-  void *rows, *numbers;
-  size_t found, left;
-  enum rc rc = wire_tensors_counted(f, LOGPROB_TENSORS, err);
-  if (rc == RC_OK) rc = wire_tensor_read(&rows, &found, f, "trained", ST_I32, 0, arena, err);
-  if (rc == RC_OK) rc = wire_tensor_read(&numbers, &left, f, "logprobs", ST_F32, 0, arena, err);
+/* Each sample takes as many as it has trained tokens. */
+static enum rc numbers_take(struct sample_logprobs *samples, size_t count, const int32_t *trained, int kind,
+                            const struct st_file *f, struct arena *arena, struct err *err) {
+  const char *name = kind == STATUS_LOGPROBS ? "logprobs" : "entropies";
+  void *items;
+  size_t left;
+  const enum rc rc = wire_tensor_read(&items, &left, f, name, ST_F32, 0, arena, err);
   if (rc != RC_OK) return rc;
-  if (found != count)
-    return err_set(err, RC_INVALID, "trained", "expected one for each of %zu ids, got %zu", count, found);
-  const int32_t *trained = rows;
-  float *next = numbers;
+  float *next = items;
   for (size_t i = 0; i < count; i++) {
     if (trained[i] < 0 || trained[i] > LIMIT_SEQUENCE_TOKENS || (size_t)trained[i] > left)
       return err_set(err, RC_INVALID, "trained", "expected 0 to %d, and no more than the %zu that are left, got %d",
                      LIMIT_SEQUENCE_TOKENS, left, trained[i]);
-    samples[i].logprobs = (struct json_f32s){next, (size_t)trained[i]};
+    const struct json_f32s taken = {next, (size_t)trained[i]};
+    if (kind == STATUS_LOGPROBS)
+      samples[i].logprobs = taken;
+    else
+      samples[i].entropies = taken;
     next += trained[i];
     left -= (size_t)trained[i];
   }
   if (left == 0) return RC_OK;
-  return err_set(err, RC_INVALID, "logprobs", "expected every number to be a sample's, got %zu too many", left);
+  return err_set(err, RC_INVALID, name, "expected every number to be a sample's, got %zu too many", left);
+}
+
+enum rc sample_logprobs_take(struct sample_logprobs *samples, size_t count, int numbers, const struct st_file *f,
+                             struct arena *arena, struct err *err) {
+  void *trained;
+  size_t found;
+  const bool entropies = (numbers & STATUS_ENTROPIES) && st_find(f, "entropies");
+  const bool logprobs = !entropies || st_find(f, "logprobs");
+  enum rc rc = wire_tensors_counted(f, 1 + (size_t)logprobs + (size_t)entropies, err);
+  if (rc == RC_OK) rc = wire_tensor_read(&trained, &found, f, "trained", ST_I32, 0, arena, err);
+  if (rc != RC_OK) return rc;
+  if (found != count)
+    return err_set(err, RC_INVALID, "trained", "expected one for each of %zu ids, got %zu", count, found);
+  if (logprobs) rc = numbers_take(samples, count, trained, STATUS_LOGPROBS, f, arena, err);
+  if (rc == RC_OK && entropies) rc = numbers_take(samples, count, trained, STATUS_ENTROPIES, f, arena, err);
+  return rc;
 }
 
 enum rc batch_status_encode_tensors(const struct batch_status *m, struct buf *out, struct err *err) {
   const size_t samples = m->state == JOB_DONE ? m->sample_count : 0;
+  const int numbers = m->numbers ? m->numbers : STATUS_LOGPROBS;
   struct st_entry entries[LOGPROB_TENSORS];
   struct buf head = BUF_INIT;
-  sample_logprobs_entries(entries, m->samples, samples);
+  size_t tensors;
+  sample_logprobs_entries(entries, &tensors, m->samples, samples, numbers);
   batch_status_write(m, false, &head);
-  const enum rc rc = wire_tensors_begin(out, entries, LOGPROB_TENSORS, STATUS_KEY, &head, err);
+  const enum rc rc = wire_tensors_begin(out, entries, tensors, STATUS_KEY, &head, err);
   buf_free(&head);
   if (rc != RC_OK) return rc;
-  sample_logprobs_append(out, m->samples, samples);
+  sample_logprobs_append(out, m->samples, samples, numbers);
   return buf_check(out, err);
 }
 
@@ -324,7 +373,7 @@ enum rc batch_status_decode_tensors(struct batch_status *m, const void *bytes, s
   if (rc != RC_OK) return rc;
   rc = wire_tensors_metadata(&head, f, STATUS_KEY, err);
   if (rc == RC_OK) rc = batch_status_read(m, head, logprobs_read_id, arena, err);
-  if (rc == RC_OK) rc = sample_logprobs_take(m->samples, m->sample_count, f, arena, err);
+  if (rc == RC_OK) rc = sample_logprobs_take(m->samples, m->sample_count, STATUS_LOGPROBS | STATUS_ENTROPIES, f, arena, err);
   json_free(head);
   st_close(f);
   return rc;

@@ -73,6 +73,7 @@ struct learner {
   void *lists, *lists_place; /* the chunk's arrays: the host's, and a device's copy of them all */
   size_t lists_bytes;
   double entropy_sum; /* of the last learner_gradients */
+  float *entropies;   /* where it writes them, or NULL */
   struct sampling_params cut; /* without temperature, which comes with a call */
   entropy_gradient entropy_term;
 };
@@ -742,6 +743,7 @@ static enum rc gradients(struct learner *l, const struct weights *w, const struc
     if (!hidden) continue;
     head_forward(l, w, hidden, temperature, true);
     for (int i = 0; i < c->scored; i++) l->entropy_sum += (double)c->entropy[i];
+    if (l->entropies) memcpy(l->entropies + first, c->entropy, (size_t)c->scored * sizeof *l->entropies);
     loss(loss_context, first, c->scored, c->logprob, c->dlogprob);
     if (l->entropy_term) l->entropy_term(loss_context, first, c->scored, c->entropy, c->dentropy);
     if (logprob) memcpy(logprob + first, c->logprob, (size_t)c->scored * sizeof *logprob);
@@ -769,5 +771,7 @@ enum rc learner_gradients_in_parts(struct learner *l, const struct weights *w, c
 }
 
 double learner_entropy_sum(const struct learner *l) { return l->entropy_sum; }
+
+void learner_entropies(struct learner *l, float *out) { l->entropies = out; }
 
 void learner_entropy_term(struct learner *l, entropy_gradient term) { l->entropy_term = term; }

@@ -67,6 +67,10 @@ typedef void (*entropy_gradient)(void *context, int first, int count, const floa
 /* From now on the loss has such a term, whose context is the loss's; NULL, as at first: none. */
 void learner_entropy_term(struct learner *l, entropy_gradient term);
 
+/* From now on learner_gradients writes the entropies of these distributions to out, the host's, one value per scored token as
+ * logprob has; NULL, as at first: it does not. */
+void learner_entropies(struct learner *l, float *out);
+
 /* Adds the unit's gradient to grads [params.elements].  logprob as above (may be NULL).  Not of a learner that is
  * forward only. */
 enum rc learner_gradients(struct learner *l, const struct weights *w, const struct train_sample *samples, int count,

@@ -213,15 +213,17 @@ enum rc unit_prepare(struct unit *out, const struct model *m, const struct unit_
     total += count;
   }
   out->logprob = arena_alloc(arena, (size_t)total + 1, sizeof *out->logprob);
+  out->entropy = arena_alloc(arena, (size_t)total + 1, sizeof *out->entropy);
   out->reference = has_reference ? arena_alloc(arena, (size_t)total + 1, sizeof *out->reference) : NULL;
   out->recorded = policies->recorded ? arena_alloc(arena, (size_t)total + 1, sizeof *out->recorded) : NULL;
-  if (!out->logprob || (has_reference && !out->reference) || (policies->recorded && !out->recorded))
+  if (!out->logprob || !out->entropy || (has_reference && !out->reference) || (policies->recorded && !out->recorded))
     return err_set(err, RC_NO_MEMORY, NULL, "log-probabilities of %d tokens were refused memory", total);
   for (int i = 0; i < n; i++) {
     const struct batch_sample *s = &group->samples[i];
     const int first = out->scored[i].first;
-    out->results[i] =
-        (struct sample_logprobs){.id = s->id, .logprobs = {out->logprob + first, (size_t)out->scored[i].count}};
+    const size_t count = (size_t)out->scored[i].count;
+    out->results[i] = (struct sample_logprobs){
+        .id = s->id, .logprobs = {out->logprob + first, count}, .entropies = {out->entropy + first, count}};
     if (policies->recorded && s->behaviour.count > 0)
       memcpy(out->recorded + first, s->behaviour.items, s->behaviour.count * sizeof *s->behaviour.items);
     if (out->brought && s->reference.count > 0)
@@ -265,6 +267,7 @@ enum rc unit_compute(struct learner *l, const struct unit_policies *policies, co
                               .out = out,
                               .timeline = timeline};
   learner_entropy_term(l, config->loss.entropy_coefficient != 0 ? unit_entropy_gradient : NULL);
+  learner_entropies(l, unit->entropy);
   float *logprob = policies->behaviour ? NULL : unit->logprob;
   if (rc == RC_OK && unit->parts)
     rc = learner_gradients_in_parts(l, policies->current, samples, n, config->temperature, unit_loss_gradient, &context,
@@ -272,6 +275,7 @@ enum rc unit_compute(struct learner *l, const struct unit_policies *policies, co
   else if (rc == RC_OK)
     rc = learner_gradients(l, policies->current, samples, n, config->temperature, unit_loss_gradient, &context, grads,
                            logprob, err);
+  learner_entropies(l, NULL); /* the unit's memory is not the learner's */
   if (rc != RC_OK) return rc;
   out->entropy_sum = learner_entropy_sum(l);
   out->compute_us += unit_mark(timeline, CAUSE_COMPUTE);

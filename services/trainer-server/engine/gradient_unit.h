@@ -64,6 +64,7 @@ struct unit {
   float *advantages; /* of the samples; less the KL term where that is in the reward */
   double *kl;        /* of the samples, then */
   float *logprob;   /* of the scored tokens: under the weights of the batch's version */
+  float *entropy;   /* behind them: of the policy whose gradient it is */
   float *recorded;  /* by the samplers, or NULL */
   float *reference; /* the reference's, or NULL */
   struct gradient_parts *parts; /* begun: its gradient goes there and not to grads; or NULL */

@@ -141,16 +141,17 @@ void jobs_running(struct jobs *j, struct job *job) {
 }
 
 /* state is the job's when it was looked at: one that had not ended may have by now, and its results are not read. */
-static struct batch_status batch_status_of(const struct job *job, enum job_state state, bool with_logprobs) {
+static struct batch_status batch_status_of(const struct job *job, enum job_state state, int numbers) {
   struct batch_status s = {0};
   if (state == JOB_DONE) {
     s = job->out.batch;
     logprobs_digest(&s.logprobs_sha256, s.samples, s.sample_count);
-    if (!with_logprobs) s.sample_count = 0;
+    if (!numbers) s.sample_count = 0;
   }
   if (state == JOB_FAILED) s.error = job->error;
   s.batch_id = job->id;
   s.state = state;
+  s.numbers = numbers;
   return s;
 }
 
@@ -169,12 +170,15 @@ static void status_body(const struct job *job, enum job_state state, struct buf 
 
 static void reply_batch(struct http_request *r, const struct job *job, enum job_state state) {
   const char *form = http_query(r, "form");
-  int64_t with_logprobs = 1;
+  const bool tensors = form && strcmp(form, "tensors") == 0;
+  int64_t with_logprobs = 1, with_entropies = 0;
   struct buf body = BUF_INIT;
   struct err err;
-  http_query_i64(r, "logprobs", 1, 0, 1, &with_logprobs, NULL); /* its route has judged both */
-  const struct batch_status s = batch_status_of(job, state, with_logprobs);
-  if (!form || strcmp(form, "tensors") != 0) {
+  http_query_i64(r, "logprobs", 1, 0, 1, &with_logprobs, NULL); /* its route has judged all three */
+  http_query_i64(r, "entropies", 0, 0, 1, &with_entropies, NULL);
+  const int numbers = (with_logprobs ? STATUS_LOGPROBS : 0) | (with_entropies && (tensors || with_logprobs) ? STATUS_ENTROPIES : 0);
+  const struct batch_status s = batch_status_of(job, state, numbers);
+  if (!tensors) {
     batch_status_encode(&s, &body);
     http_reply_json(r, 200, &body);
   } else if (batch_status_encode_tensors(&s, &body, &err) == RC_OK) {

@@ -15,6 +15,7 @@ void unit_reports_encode(const struct unit_report *reports, const struct batch_g
                                   .error = r->error,
                                   .samples = r->samples,
                                   .sample_count = r->sample_count,
+                                  .numbers = STATUS_LOGPROBS | STATUS_ENTROPIES,
                                   .stats = r->stats};
     logprobs_digest(&status.logprobs_sha256, r->samples, r->sample_count);
     batch_status_encode(&status, out);

@@ -428,6 +428,39 @@ static void test_every_tensor_by_difference(void **state) {
   check_every_tensor(0, true);
 }
 
+/* The entropies that come out beside a gradient are those of a forward pass alone, bit for bit, in one chunk and in several. */
+static void test_entropies_come_out_beside_the_gradient(void **state) {
+  (void)state;
+  const struct model_config c = tiny_config(false);
+  struct unit u;
+  struct bench b;
+  make_unit(&u, c.vocabulary);
+  assert_true(bench_open(&b, &c, FORMAT_F32, NULL, 2));
+  struct weights *w = random_weights(b.model, true, 4);
+  float *grads = calloc(b.model->params.elements, sizeof *grads);
+  for (int chunk_tokens = 150; chunk_tokens <= 512; chunk_tokens += 362) {
+    struct learner *l = NULL;
+    float alone[TOTAL_MAX], beside[TOTAL_MAX + 1], logprob[TOTAL_MAX];
+    double sum = 0;
+    assert_int_equal(learner_create(&l, b.model, &(struct learner_options){.chunk_tokens = chunk_tokens}, NULL), RC_OK);
+    assert_int_equal(learner_logprobs(l, w, u.samples, u.count, 0.9f, logprob, alone, NULL), RC_OK);
+    beside[u.scored_count] = 7;
+    learner_entropies(l, beside);
+    assert_int_equal(learner_gradients(l, w, u.samples, u.count, 0.9f, linear_loss, NULL, grads, NULL, NULL), RC_OK);
+    assert_memory_equal(beside, alone, (size_t)u.scored_count * sizeof *alone);
+    for (int i = 0; i < u.scored_count; i++) sum += (double)beside[i];
+    assert_true(beside[u.scored_count] == 7 && sum == learner_entropy_sum(l) && sum > 0);
+    beside[0] = -1;
+    learner_entropies(l, NULL);
+    assert_int_equal(learner_gradients(l, w, u.samples, u.count, 0.9f, linear_loss, NULL, grads, NULL, NULL), RC_OK);
+    assert_true(beside[0] == -1);
+    learner_free(l);
+  }
+  weights_free(w);
+  free(grads);
+  bench_close(&b);
+}
+
 static void cut_loss(void *context, int first, int count, const float *logprob, float *dlogprob) {
   (void)context;
   for (int i = 0; i < count; i++) dlogprob[i] = logprob[i] < -1e30f ? 0 : (float)((first + i) % 3 + 1) * 0.25f;
@@ -642,6 +675,7 @@ int main(void) {
       cmocka_unit_test(test_memory_grows_with_rows_and_not_with_their_square),
       cmocka_unit_test(test_chunks_only_change_the_order_of_sums),
       cmocka_unit_test(test_every_tensor_by_difference),
+      cmocka_unit_test(test_entropies_come_out_beside_the_gradient),
       cmocka_unit_test(test_cut_rows_have_the_same_bits_everywhere),
       cmocka_unit_test(test_chunks_of_cut_rows_only_change_the_order_of_sums),
       cmocka_unit_test(test_the_gradient_of_cut_rows_by_difference),

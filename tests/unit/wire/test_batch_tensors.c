@@ -477,6 +477,35 @@ static void a_status_arrives_bit_for_bit(void **state) {
   buf_free(&bytes);
 }
 
+static void entropies_come_beside_log_probabilities_or_alone(void **state) {
+  (void)state;
+  float numbers[4] = {-1, -2, -3, -4}, nats[4] = {0, 0.25F, NAN, 5.5F};
+  for (int kinds = STATUS_LOGPROBS; kinds <= (STATUS_LOGPROBS | STATUS_ENTROPIES); kinds++) {
+    struct sample_logprobs samples[3];
+    struct batch_status sent = example_status(samples, numbers), got;
+    struct buf bytes = BUF_INIT;
+    struct arena arena = ARENA_INIT;
+    struct err err = {0};
+    sent.numbers = kinds;
+    for (int i = 0, at = 0; i < 3; at += (int)samples[i++].logprobs.count)
+      samples[i].entropies = (struct json_f32s){nats + at, samples[i].logprobs.count};
+    assert_int_equal(batch_status_encode_tensors(&sent, &bytes, &err), RC_OK);
+    if (decode_status(bytes.data, bytes.len, &got, &arena, &err) != RC_OK) fail_msg("%s: %s", err.field, err.message);
+    for (int i = 0; i < 3; i++) {
+      const struct sample_logprobs *s = &got.samples[i];
+      const size_t count = samples[i].logprobs.count;
+      assert_int_equal(s->logprobs.count, kinds & STATUS_LOGPROBS ? count : 0);
+      assert_int_equal(s->entropies.count, kinds & STATUS_ENTROPIES ? count : 0);
+      assert_memory_equal(s->logprobs.items, samples[i].logprobs.items, s->logprobs.count * sizeof(float));
+      assert_memory_equal(s->entropies.items, samples[i].entropies.items, s->entropies.count * sizeof(float));
+    }
+    bytes.len -= sizeof(float); /* one number fewer than tokens */
+    assert_int_equal(decode_status(bytes.data, bytes.len, &got, &arena, &err), RC_INVALID);
+    arena_free(&arena);
+    buf_free(&bytes);
+  }
+}
+
 static void counts_of_a_status_that_do_not_add_up_are_refused(void **state) {
   (void)state;
   static const struct {
@@ -554,6 +583,7 @@ int main(void) {
       cmocka_unit_test(every_tensor_has_the_rows_that_the_ids_need),
       cmocka_unit_test(bodies_cut_or_changed_anywhere_do_no_harm),
       cmocka_unit_test(a_status_arrives_bit_for_bit),
+      cmocka_unit_test(entropies_come_beside_log_probabilities_or_alone),
       cmocka_unit_test(counts_of_a_status_that_do_not_add_up_are_refused),
       cmocka_unit_test(a_status_cut_or_changed_anywhere_does_no_harm),
   };

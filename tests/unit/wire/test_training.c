@@ -557,11 +557,13 @@ static void states_errors_and_results_belong_together(void **state) {
 static void what_is_not_finite_arrives_as_nan(void **state) {
   (void)state;
   float logprobs[] = {-1, NAN, -INFINITY};
-  struct sample_logprobs sample = {"r1.1.1.0", {logprobs, 3}};
+  float entropies[] = {0.5F, NAN, 0};
+  struct sample_logprobs sample = {"r1.1.1.0", {logprobs, 3}, {entropies, 3}};
   struct batch_status in = {.batch_id = "b",
                             .state = JOB_DONE,
                             .samples = &sample,
                             .sample_count = 1,
+                            .numbers = STATUS_LOGPROBS | STATUS_ENTROPIES,
                             .logprobs_sha256 = {{1}},
                             .stats = {.loss = (double)NAN, .ratio_sum = (double)INFINITY, .poisoned = true}},
                       m;
@@ -574,6 +576,19 @@ static void what_is_not_finite_arrives_as_nan(void **state) {
   assert_true(m.samples[0].logprobs.items[0] == -1 && isnan(m.samples[0].logprobs.items[1]) &&
               isnan(m.samples[0].logprobs.items[2]));
   assert_true(isnan(m.stats.loss) && isnan(m.stats.ratio_sum) && m.stats.entropy_sum == 0 && m.stats.poisoned);
+  assert_true(m.samples[0].entropies.count == 3 && m.samples[0].entropies.items[0] == 0.5F &&
+              isnan(m.samples[0].entropies.items[1]) && m.samples[0].entropies.items[2] == 0);
+  json_free(root);
+  in.numbers = 0; /* nobody asked for entropies */
+  buf_clear(&out);
+  batch_status_encode(&in, &out);
+  assert_null(strstr(out.data, "entropies"));
+  sample.entropies.count = 2; /* of three tokens */
+  in.numbers = STATUS_LOGPROBS | STATUS_ENTROPIES;
+  buf_clear(&out);
+  batch_status_encode(&in, &out);
+  assert_int_equal(json_parse(&root, out.data, out.len, 0, NULL), RC_OK);
+  assert_int_equal(batch_status_decode(&m, root, &arena, NULL), RC_INVALID);
   json_free(root);
   buf_free(&out);
   arena_free(&arena);
