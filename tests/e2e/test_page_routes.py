@@ -2,10 +2,13 @@
 tested in a browser: tests/page.
 """
 import statistics
+import struct
 
 import pytest
 
 from harness import ROOT, Cluster, HttpError, call, exchange, grpo_config
+from reference_model import ReferenceModel
+from zombie import Conversation
 
 FILES = ROOT / "services/coordinator/page/files"
 ROUNDS = 3
@@ -27,6 +30,18 @@ def run(tmp_path_factory, base_model):
         config["filter"] = {"zero_advantage": "refill", "refill_max": 2}
         status = made.run(config)
         yield made, status["id"], f"{made.coordinator.url}/v1/runs/{status['id']}"
+
+
+TERMS = [{"kind": "numeric", "weight": 1}, {"kind": "length", "min": 2, "max": 6, "weight": 0.25}, {"kind": "length", "max": 7, "weight": -0.5}]
+
+
+@pytest.fixture(scope="module")
+def conversation(tmp_path_factory, base_model):
+    """A run of one round whose samples have two turns, judged by a sum."""
+    with Cluster(tmp_path_factory.mktemp("turns"), model=base_model, trainer=["--threads", 1]) as made:
+        config = {**grpo_config(1, groups=2, samples=4), "verifier": {"terms": TERMS}}
+        status = Conversation.play(made, made.create_run(config))
+        yield made, f"{made.coordinator.url}/v1/runs/{status['id']}"
 
 
 def test_the_page_is_open_and_the_data_is_not(cluster):
@@ -64,6 +79,7 @@ def test_spread_is_that_of_the_stored_samples(run):
     for spread in spreads["rounds"]:
         rows = cluster.query("SELECT s.group_ordinal, s.reward, s.tokens, s.finish, g.state FROM samples s JOIN groups g ON g.run = s.run AND g.round = s.round AND g.ordinal = s.group_ordinal WHERE s.round = ? AND g.purpose = 0", spread["round"])
         assert spread["samples"] == len(rows) and spread["truncated"] == sum(row[3] == 1 for row in rows)
+        assert spread["terms"] == [] and spread["turns"]["min"] == spread["turns"]["max"] == 1
         for key, column in (("reward", 1), ("tokens", 2)):
             values = sorted(row[column] for row in rows)
             assert spread[key]["mean"] == pytest.approx(statistics.fmean(values)) and spread[key]["std"] == pytest.approx(statistics.pstdev(values))
@@ -114,7 +130,7 @@ def test_a_group_is_shown_token_by_token(run):
     group = call("GET", f"{cluster.coordinator.url}/v1/groups/r1.1.0")
     assert group["run"] == run_id and group["prompt"] == rollouts[0]["prompt"] and len(group["samples"]) == len(rollouts) == group["samples_asked"]
     for sample, rollout in zip(group["samples"], rollouts):
-        for key in ("id", "text", "token_ids", "logprobs", "reward", "advantage", "finish", "worker"):
+        for key in ("id", "text", "token_ids", "logprobs", "reward", "terms", "advantage", "finish", "worker"):
             assert sample[key] == rollout[key]
         assert sum(span["count"] for span in sample["version_spans"]) == len(sample["token_ids"]) and sample["version_spans"][0]["version"] == 1
         assert sample["segments"] == [{"start": 0, "count": len(sample["token_ids"]), "loss_mask": True}]
@@ -127,6 +143,60 @@ def test_a_group_is_shown_token_by_token(run):
         with pytest.raises(HttpError) as missing:
             call("GET", f"{cluster.coordinator.url}/v1/groups/{unknown}")
         assert missing.value.status == 404
+
+
+def test_entropies_are_those_of_an_independent_computation(run, base_model):
+    """Round 0 was sampled and trained under the base model's weights.  bf16 operands cost two hundredths of a nat at most."""
+    cluster, _, url = run
+    model, compared, off_by_one = ReferenceModel(base_model), [], []
+    row = call("GET", url + "?history=10")["history"][0]
+    groups = [call("GET", f"{cluster.coordinator.url}/v1/groups/r1.0.{ordinal}") for (ordinal,) in cluster.query("SELECT ordinal FROM groups WHERE round = 0")]
+    trained = [group for group in groups if group["trained_in"] == 0]
+    assert trained and all(sample["entropies"] is None for group in groups if group["trained_in"] is None for sample in group["samples"])
+    for sample in (sample for group in trained for sample in group["samples"]):
+        assert len(sample["entropies"]) == len(sample["token_ids"]) and min(sample["entropies"]) >= 0
+    for group in trained[:2]:
+        for sample in group["samples"][:2]:
+            judged = list(model.judged(group["prompt_ids"], sample["token_ids"]))
+            assert max(abs(own - told) for (own, _), told in zip(judged, sample["logprobs"])) < 0.15, "the reference is another model"
+            compared += [abs(own - told) for (_, own), told in zip(judged, sample["entropies"])]
+            off_by_one += [abs(own - told) for (_, own), told in zip(judged, sample["entropies"][1:])]
+    assert max(compared) < 0.05 and statistics.fmean(compared) < 0.005
+    assert max(off_by_one) > 0.5, "the test could not tell one token's entropy from another's"
+    every = [value for group in trained for sample in group["samples"] for value in sample["entropies"]]
+    assert row["groups"] == len(trained) and statistics.fmean(every) == pytest.approx(row["entropy"], abs=1 / 4096)
+
+
+def test_terms_of_a_reward_are_kept_with_each_sample(conversation):
+    cluster, url = conversation
+    rollouts = call("GET", url + "/rollouts?round=0&limit=4096")["rollouts"]
+    assert len(rollouts) == 8
+    for rollout in rollouts:
+        assert [(term["name"], term["kind"], term["weight"]) for term in rollout["terms"]] == [("numeric", "numeric", 1), ("length", "length", 0.25), ("length_2", "length", -0.5)]
+        values, length = [term["value"] for term in rollout["terms"]], len(rollout["token_ids"])
+        assert values[0] in (0, 1) and values[1:] == [float(2 <= length <= 6), float(length <= 7)]
+        assert rollout["reward"] == sum(term["weight"] * term["value"] for term in rollout["terms"])
+        (stored,) = cluster.query("SELECT term_values FROM samples WHERE group_ordinal = ? AND sample = ?", int(rollout["group"].rsplit(".", 1)[1]), rollout["sample"])[0]
+        assert list(struct.unpack("<3d", stored)) == values
+    (spread,) = call("GET", url + "/spread")["rounds"]
+    assert [(term["name"], term["weight"]) for term in spread["terms"]] == [("numeric", 1), ("length", 0.25), ("length_2", -0.5)]
+    for i, term in enumerate(spread["terms"]):
+        values = [rollout["terms"][i]["value"] for rollout in rollouts]
+        assert term["value"]["mean"] == pytest.approx(statistics.fmean(values)) and term["value"]["std"] == pytest.approx(statistics.pstdev(values))
+
+
+def test_turns_are_shown_with_their_masks(conversation):
+    cluster, url = conversation
+    (spread,) = call("GET", url + "/spread")["rounds"]
+    assert (spread["turns"]["min"], spread["turns"]["mean"], spread["turns"]["max"]) == (2, 2, 2)
+    for ordinal in range(2):
+        group = call("GET", f"{cluster.coordinator.url}/v1/groups/r1.0.{ordinal}")
+        for sample in group["samples"]:
+            assert sample["segments"] == Conversation.segments(len(sample["token_ids"]))
+            if sample["entropies"] is not None:
+                assert [value is None for value in sample["entropies"]] == [False] * 3 + [True] * 2 + [False] * (len(sample["token_ids"]) - 5)
+        if group["trained_in"] is not None:
+            assert all(sample["entropies"] for sample in group["samples"])
 
 
 def test_a_tokenizer_is_asked_for_once(run):

@@ -19,6 +19,7 @@ def flags(folder, *more):
 
 def config(rounds=ROUNDS):
     made = grpo_config(rounds, groups=4, samples=4, evaluation=True)
+    made["verifier"] = {"terms": [{"kind": "numeric"}, {"kind": "length", "max": 3, "weight": 0.125}]}
     made["training"]["kl_coefficient"] = 0.01
     made["evaluation"].update(every_rounds=10, problems=8, samples=2, after=True)
     return made
@@ -74,6 +75,9 @@ def check_figures(cluster, run, lines, status):
         rewards = [[sample["reward"] for sample in group] for group in groups]
         lengths = [len(sample["token_ids"]) for group in groups for sample in group]
         assert line["reward_std"] == pytest.approx(statistics.mean(statistics.stdev(group) for group in rewards))
+        for i, name in enumerate(("numeric", "length")):
+            values = [sample["terms"][i]["value"] for group in groups for sample in group]
+            assert line[f"rewards/{name}/mean"] == pytest.approx(statistics.mean(values)) and line[f"rewards/{name}/std"] == pytest.approx(statistics.stdev(values))
         assert line["frac_reward_zero_std"] == statistics.mean(len(set(group)) == 1 for group in rewards)
         assert line["completions/mean_length"] == pytest.approx(statistics.mean(lengths))
         assert (line["completions/min_length"], line["completions/max_length"]) == (min(lengths), max(lengths))
@@ -116,6 +120,7 @@ def test_files_that_were_lost_are_written_again_under_either_naming_and_never_mi
         cluster.coordinator.stop()
         lines = check_whole(tmp_path, run, status)
         first = next(line for line in lines if not is_evaluation(line))
+        assert 0 <= first["leasehold/rewards/numeric/mean"] <= 1 and first["leasehold/rewards/length/std"] >= 0
         assert first["critic/score/mean"] == status["history"][0]["reward_mean"] and first["actor/grad_norm"] == status["history"][0]["grad_norm"]
         assert any(name.startswith("val-core/") and "/reward/mean@" in name for line in lines for name in line)
         about = tmp_path / "tracks" / run / "run.json"

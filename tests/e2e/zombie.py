@@ -73,3 +73,33 @@ class Zombie:
     def post(self, lease, result=None):
         """The answer's status, whatever it is; the contract judges its body."""
         return exchange("PUT", f"{self.coordinator.url}/v1/leases/{lease['id']}/result", result or self.garbage(lease))[0]
+
+
+class Conversation(Zombie):
+    """A worker of others, whose completions of 6 to 8 tokens are two turns with an answer of somebody else between them."""
+
+    @staticmethod
+    def segments(tokens):
+        return [{"start": 0, "count": 3, "loss_mask": True}, {"start": 3, "count": 2, "loss_mask": False}, {"start": 5, "count": tokens - 5, "loss_mask": True}]
+
+    def garbage(self, lease):
+        result = super().garbage(lease)
+        for sample in result["samples"]:
+            tokens = 6 + sample["sample"] % 3
+            sample.update(token_ids=sample["token_ids"][: tokens - 1] + sample["token_ids"][-1:], logprobs=sample["logprobs"][:tokens], segments=self.segments(tokens))
+            sample["version_spans"][0]["count"] = tokens
+        return result
+
+    @classmethod
+    def play(cls, cluster, run):
+        """The only generation-server of a run of one round, until it has ended; its status."""
+        worker = cls(cluster.coordinator, "conversation")
+
+        def played():
+            worker.beat()
+            for lease in worker.take(wait_ms=100):
+                assert worker.post(lease) == 200
+            return cluster.status(run)["state"] not in ("checking", "queued", "starting", "running")
+
+        cluster.wait_until("the run has ended", played)
+        return cluster.wait(run)

@@ -4,12 +4,14 @@ Screenshots of every view lie in build/page afterwards, to be looked at.
 """
 import contextlib
 import json
+import re
 import sqlite3
 import time
 
 import pytest
 
 from harness import ROOT, Cluster, call
+from zombie import Conversation
 
 SHOTS = ROOT / "build/page"
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
@@ -18,7 +20,7 @@ VIEWS = ("overview", "reward", "groups", "lengths", "policy", "mismatch", "versi
 
 def config(**more):
     return {"name": f"named {HOSTILE}", "rounds": 3, "seed": 1, "dataset": {"path": "prompts.jsonl", "shuffle": False}, "groups_per_round": 4, "samples_per_group": 4,
-            "sampling": {"max_new_tokens": 8}, "training": {"lr": 0.001, "chunk_tokens": 2048}, **more}
+            "sampling": {"max_new_tokens": 8}, "verifier": {"terms": [{"kind": "numeric"}, {"kind": "length", "max": 7, "weight": 0.25}]}, "training": {"lr": 0.001, "chunk_tokens": 2048}, **more}
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +48,18 @@ def run(cluster):
     cluster.coordinator.restart()
     cluster.wait_until("the workers are back", lambda: len(call("GET", cluster.coordinator.url + "/v1/workers")["workers"]) == 3)
     return made
+
+
+@pytest.fixture(scope="module")
+def talk(tmp_path_factory, folder):
+    """A run of one round whose completions have two turns."""
+    with Cluster(tmp_path_factory.mktemp("talk"), trainer=["--random-init", 1, "--threads", 1], coordinator=["--data-dir", folder, "--heartbeat-ms", 100]) as made:
+        yield made, Conversation.play(made, made.create_run(config(rounds=1, groups_per_round=2)))["id"]
+
+
+def choose(page, option):
+    """Of the view's first choice."""
+    page.evaluate(f"(() => {{ const by = [...document.querySelectorAll('main select')][0]; by.value = '{option}'; by.dispatchEvent(new Event('change')); }})()")
 
 
 def visit(page, cluster, address):
@@ -82,7 +96,7 @@ def test_text_of_models_and_datasets_is_never_markup(browser, cluster, run):
         assert page.evaluate("window.hacked === undefined && document.querySelectorAll('main img, main script').length === 0")
     for shown in ("logprob", "version", "mask"):
         visit(page, cluster, f"{run}/group?id={run}.0.1")
-        page.evaluate(f"(() => {{ const by = [...document.querySelectorAll('main select')][0]; by.value = '{shown}'; by.dispatchEvent(new Event('change')); }})()")
+        choose(page, shown)
         page.click(".token")
         page.wait("[...document.querySelectorAll('main [role=status]')].some((node) => /log-probability -[0-9]/.test(node.textContent))")
     assert page.faults == []
@@ -91,6 +105,38 @@ def test_text_of_models_and_datasets_is_never_markup(browser, cluster, run):
         page.evaluate(f"document.querySelector('main').innerHTML = {json.dumps(HOSTILE)}")
     assert page.evaluate("(() => { try { eval('1'); return 'ran'; } catch (error) { return error.name; } })()") == "EvalError"
     assert page.evaluate("window.hacked") is None
+
+
+@pytest.mark.parametrize("look, width, dark", [("light", 1360, False), ("dark", 1360, True), ("phone", 390, False)])
+def test_turns_components_and_entropies_are_shown(browser, talk, look, width, dark):
+    cluster, run = talk
+    page = browser.page(width, 860, dark)
+    visit(page, cluster, f"{run}/group?id={run}.0.0")
+    turns = page.evaluate("[...document.querySelectorAll('.card')].map((card) => [...card.querySelectorAll('.turn > span:first-child')].map((label) => label.textContent))")
+    assert turns == [["model, turn 1 of 2", "not trained on", "model, turn 2 of 2"]] * 4
+    assert page.evaluate("[...document.querySelectorAll('.card')].every((card) => [...card.querySelectorAll('.terms dt')].map((term) => term.textContent).join() === 'numeric,length')")
+    page.screenshot(SHOTS / f"talk-text-{look}.png")
+    choose(page, "mask")
+    assert page.evaluate("[...document.querySelectorAll('.strip')].every((strip) => strip.querySelectorAll('.token.masked').length === 2 && strip.querySelectorAll('.token.begins').length === 2)")
+    choose(page, "entropy")
+    said = "[...document.querySelectorAll('main [role=status]')].map((node) => node.textContent).join()"
+    group = call("GET", f"{cluster.coordinator.url}/v1/groups/{run}.0.0")
+    page.click(".token[data-at='1']")
+    shown = re.search(r"entropy ([0-9.]+) nats", page.evaluate(said))
+    assert "not trained on" not in page.evaluate(said) and float(shown[1]) == pytest.approx(group["samples"][0]["entropies"][1], rel=0.01)
+    page.click(".token[data-at='3']")
+    assert "not trained on" in page.evaluate(said) and "entropy" not in page.evaluate(said)
+    fills = page.evaluate("[...document.querySelectorAll('.strip')].map((strip) => [...strip.querySelectorAll('.token')].map((token) => token.style.getPropertyValue('--token-fill').endsWith(' 0.45)')))")
+    assert fills == [[at not in (3, 4) for at in range(len(sample["token_ids"]))] for sample in group["samples"]]  # random weights leave everything open
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.screenshot(SHOTS / f"talk-entropy-{look}.png")
+    visit(page, cluster, f"{run}/lengths")
+    page.wait("[...document.querySelectorAll('canvas')].some((canvas) => /^Turns\\..*highest 2/.test(canvas.getAttribute('aria-label')))")
+    page.screenshot(SHOTS / f"talk-lengths-{look}.png")
+    visit(page, cluster, f"{run}/reward")
+    page.wait("[...document.querySelectorAll('canvas')].some((canvas) => /^Components\\. numeric:.*length .weight 0.25.:/.test(canvas.getAttribute('aria-label')))")
+    page.screenshot(SHOTS / f"talk-reward-{look}.png")
+    assert page.faults == []
 
 
 def test_rollouts_are_searched_over_all_rounds(browser, cluster, run):
@@ -178,12 +224,22 @@ def test_readers_of_the_screen_are_told_what_there_is(browser, cluster, run):
     page.wait("document.querySelectorAll('details[open] tbody tr').length === 3")
 
 
-def test_colours_have_contrast(browser, cluster, run):
+def test_colours_have_contrast(browser, cluster, run, talk):
     """Text against what lies behind it: at least 4.5 to 1, in light and dark."""
     contrast = """(() => {
       const channel = (c) => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
       const light = (rgb) => { const [r, g, b] = rgb.match(/[\\d.]+/g).map(Number); return 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b); };
-      const behind = (node) => { for (; node; node = node.parentElement) { const own = getComputedStyle(node); if (own.backgroundImage !== 'none') return null; if (!/^rgba.*, 0\\)$/.test(own.backgroundColor)) return own.backgroundColor; } return null; };
+      const behind = (node) => {
+        const over = []; // what can be seen through, the nearest first
+        for (; node; node = node.parentElement) {
+          const own = getComputedStyle(node);
+          if (own.backgroundImage !== 'none') return null;
+          const [r, g, b, alpha = 1] = own.backgroundColor.match(/[\\d.]+/g).map(Number);
+          over.push([r, g, b, alpha]);
+          if (alpha === 1) return `rgb(${over.reduceRight((below, [red, green, blue, a]) => [red, green, blue].map((c, i) => a * c + (1 - a) * below[i]), [0, 0, 0]).join(', ')})`;
+        }
+        return null;
+      };
       const low = [];
       for (const node of document.querySelectorAll('body *')) {
         if (![...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim()) || !node.checkVisibility()) continue;
@@ -201,6 +257,10 @@ def test_colours_have_contrast(browser, cluster, run):
             visit(page, cluster, address)
             time.sleep(0.3)
             assert page.evaluate(contrast) == [], (address, dark)
+        visit(page, talk[0], f"{talk[1]}/group?id={talk[1]}.0.0")
+        for shown in ("logprob", "entropy", "version", "mask"):
+            choose(page, shown)
+            assert page.evaluate(contrast) == [], (shown, dark)
 
 
 def test_a_token_is_asked_for_and_kept_in_the_tab(browser, tmp_path):

@@ -16,6 +16,7 @@
 #include "services/coordinator/run/run_context.h"
 #include "services/coordinator/trainer/shown_tokenizer.h"
 #include "services/coordinator/views/group_view.h"
+#include "services/coordinator/views/reward_terms.h"
 #include "services/coordinator/views/round_view.h"
 #include "services/coordinator/views/sample_view.h"
 #include "services/coordinator/views/spread_view.h"
@@ -41,7 +42,9 @@ enum {
   V_FENCE,
   V_FINISH,
   V_STATE,
-  V_LOGPROBS
+  V_LOGPROBS,
+  V_TERMS,
+  V_SET
 };
 
 static enum rc ids_write(struct json_writer *w, const char *key, const struct rows *q, int column, struct arena *arena,
@@ -75,7 +78,8 @@ static enum rc logprobs_write(struct json_writer *w, const struct rows *q, struc
   return RC_OK;
 }
 
-static enum rc rollout_write(struct json_writer *w, const struct rows *q, int64_t run, int64_t round, struct err *err) {
+static enum rc rollout_write(struct json_writer *w, const struct rows *q, int64_t run, int64_t round,
+                             const struct reward_terms *terms, struct err *err) {
   struct arena arena = ARENA_INIT;
   size_t len;
   json_object_begin(w);
@@ -95,6 +99,7 @@ static enum rc rollout_write(struct json_writer *w, const struct rows *q, int64_
   if (rc == RC_OK) rc = tokens_write(w, q, &arena, err);
   if (rc == RC_OK) rc = logprobs_write(w, q, &arena, err);
   json_kv_column_real(w, "reward", q, V_REWARD);
+  reward_terms_write(w, terms, q, V_TERMS);
   json_kv_column_real(w, "advantage", q, V_ADVANTAGE);
   json_kv_bool(w, "well_formed", rows_int(q, V_FORMED) != 0);
   json_kv_string(w, "detail", rows_null(q, V_DETAIL) ? NULL : rows_text(q, V_DETAIL, NULL));
@@ -110,19 +115,24 @@ static enum rc rollout_write(struct json_writer *w, const struct rows *q, int64_
 static enum rc rollouts_write(struct store *s, struct json_writer *w, const struct buf *body, int64_t run,
                               int64_t round, int64_t limit, struct err *err) {
   struct rows q;
+  struct reward_terms terms = {0};
+  int64_t terms_of = INT64_MIN; /* the evaluation's set that they are of, -1 of training */
   bool row;
   enum rc rc =
       store_query(s, &q, err,
                   "SELECT s.group_ordinal, s.sample, g.purpose, g.prompt, g.answer, o.text, o.token_ids, g.prompt_ids, "
                   "s.reward, s.advantage, s.well_formed, s.detail, s.worker, s.version_first,"
-                  " s.fence, s.finish, g.state, o.logprobs FROM samples s JOIN groups g ON g.run = s.run AND g.round = "
-                  "s.round AND g.ordinal = s.group_ordinal"
+                  " s.fence, s.finish, g.state, o.logprobs, s.term_values, g.evaluation_set FROM samples s JOIN groups g "
+                  "ON g.run = s.run AND g.round = s.round AND g.ordinal = s.group_ordinal"
                   " JOIN rollouts o ON o.run = s.run AND o.round = s.round AND o.group_ordinal = s.group_ordinal AND "
                   "o.sample = s.sample"
                   " WHERE s.run = ?1 AND s.round = ?2 AND s.state = ?3 ORDER BY s.group_ordinal, s.sample LIMIT ?4",
                   BINDS(b_int(run), b_int(round), b_int(SAMPLE_DONE), b_int(limit)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
-    rc = rollout_write(w, &q, run, round, err);
+    const int64_t set = rows_null(&q, V_SET) ? -1 : rows_int(&q, V_SET);
+    if (set != terms_of) rc = reward_terms_read(&terms, s, run, set, err);
+    terms_of = set;
+    if (rc == RC_OK) rc = rollout_write(w, &q, run, round, &terms, err);
     if (rc == RC_OK && body->len > ROLLOUTS_BYTES_MAX)
       rc = err_set(err, RC_TOO_LARGE, "limit", "the answer is larger than %d bytes: ask for fewer rollouts",
                    ROLLOUTS_BYTES_MAX);

@@ -73,19 +73,21 @@ enum rc batch_submit(const struct batch *b, struct http_client *http, bool ask_f
   if (ask_first) { /* the body that an earlier life sent carried another epoch: a repeat would conflict */
     struct arena arena = ARENA_INIT;
     struct batch_status status;
-    const enum rc rc = trainer_batch_status(&t, b->built.message.batch_id, 0, false, &status, &arena, CALL_MS, err);
+    const enum rc rc = trainer_batch_status(&t, b->built.message.batch_id, 0, 0, &status, &arena, CALL_MS, err);
     arena_free(&arena);
     if (rc != RC_NOT_FOUND) return rc;
   }
   return trainer_submit_batch(&t, &b->built.message, SUBMIT_MS, err);
 }
 
-/* One long poll.  Whole log-probabilities travel only where their digest says that they differ. */
+/* One long poll.  Whole log-probabilities travel only where their digest says that they differ; entropies always do, because
+ * nobody else has them. */
 static enum rc poll(const struct trainer_client *t, const char *id, bool with_logprobs, struct batch_status *status,
                     struct arena *arena, struct err *err) {
   arena_free(arena);
   *arena = (struct arena)ARENA_INIT;
-  const enum rc rc = trainer_batch_status(t, id, POLL_MS, with_logprobs, status, arena, POLL_MS + CALL_MS, err);
+  const int numbers = STATUS_ENTROPIES | (with_logprobs ? STATUS_LOGPROBS : 0);
+  const enum rc rc = trainer_batch_status(t, id, POLL_MS, numbers, status, arena, POLL_MS + CALL_MS, err);
   if (rc != RC_OK || status->state != JOB_FAILED) return rc;
   return err_set(err, RC_CONFLICT, NULL, "the trainer failed batch %s: %.300s", id, status->error.message);
 }

@@ -64,6 +64,15 @@ static enum rc answer_store(struct batch_answers *w, const struct batch *b, cons
   struct command *cmd = answer_command(answer_execute, sizeof(struct batch_answer), status->intervals,
                                        status->interval_count, &intervals, err);
   if (!cmd) return RC_NO_MEMORY;
+  struct group_entropies *entropies = NULL;
+  size_t entropy_groups = 0;
+  if (b->built.behaviour) { /* it is of rollouts */
+    const enum rc rc = entropies_gather(&entropies, &entropy_groups, &b->built.message, status, &cmd->arena, err);
+    if (rc != RC_OK) {
+      command_free(cmd);
+      return rc;
+    }
+  }
   *(struct batch_answer *)cmd->message = (struct batch_answer){.run = b->run,
                                                                .round = b->round,
                                                                .number = b->number,
@@ -72,6 +81,8 @@ static enum rc answer_store(struct batch_answers *w, const struct batch *b, cons
                                                                .stats = status->stats,
                                                                .mismatch = *mismatch,
                                                                .lag = b->built.lag,
+                                                               .entropies = entropies,
+                                                               .entropy_groups = entropy_groups,
                                                                .intervals = intervals,
                                                                .interval_count = status->interval_count};
   cmd->patient = batch_answers_pending(w) > 1;

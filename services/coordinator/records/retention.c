@@ -98,6 +98,8 @@ static enum rc group_drop(struct store *s, const struct place *p, struct err *er
   if (rc == RC_OK)
     rc = store_exec(s, err, "DELETE FROM passes WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3", binds, 3);
   if (rc == RC_OK)
+    rc = store_exec(s, err, "DELETE FROM entropies WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3", binds, 3);
+  if (rc == RC_OK)
     rc = store_exec(s, err, "DELETE FROM leases WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3", binds, 3);
   if (rc == RC_OK)
     rc = store_exec(s, err, "DELETE FROM groups WHERE run = ?1 AND round = ?2 AND ordinal = ?3", binds, 3);

@@ -347,6 +347,7 @@ enum rc batches_answered(struct core *c, const struct batch_answer *m, struct er
   enum rc rc = batch_note(c, m, err);
   if (rc != RC_OK || store_changes(c->store) == 0) return rc;
   rc = round_add(c, m, err);
+  if (rc == RC_OK) rc = entropies_store(c, m->run, m->entropies, m->entropy_groups, err);
   if (rc == RC_OK) rc = mismatch_warn(c, m, err);
   if (rc == RC_OK)
     rc = store_int(c->store, &groups, err, "SELECT groups FROM batches WHERE run = ?1 AND round = ?2 AND number = ?3",

@@ -18,6 +18,7 @@
 #include "services/coordinator/decide/lag.h"
 #include "services/coordinator/decide/mismatch.h"
 #include "services/coordinator/rounds/batch_passes.h"
+#include "services/coordinator/rounds/entropies.h"
 #include "services/coordinator/rounds/inner_steps.h"
 #include "services/coordinator/writer/core_state.h"
 
@@ -39,6 +40,8 @@ struct batch_answer {
   struct batch_stats stats;
   struct mismatch mismatch;
   struct lag_sums lag;        /* in `inflight`; else of no tokens */
+  const struct group_entropies *entropies; /* [entropy_groups] of the batch's groups */
+  size_t entropy_groups;
   struct interval *intervals; /* what the trainer did since its last answer */
   size_t interval_count;
 };

@@ -2,6 +2,7 @@
 #include "services/coordinator/rounds/group_seal.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "common/base/philox.h"
@@ -66,21 +67,33 @@ enum rc group_verify(const struct run_context *x, const struct group_head *g, st
   return rc;
 }
 
-/* advantage NULL: the group is not complete. */
+/* What the terms gave for a sample; nothing where the rule is one verifier, whose value is the reward. */
+static struct bind values_bind(const struct reward_rule *rule, const double *values) {
+  return rule->is_sum ? b_blob(values, (size_t)rule->count * sizeof *values) : b_null();
+}
+
+/* What a sample earned.  advantage NULL: the group is not complete. */
+struct earned {
+  double reward;
+  const double *values; /* of the rule's terms */
+  const float *advantage;
+};
+
 static enum rc sample_store(struct core *c, const struct group_head *g, int64_t fence, const struct done_sample *s,
-                            double reward, const float *advantage, struct err *err) {
+                            const struct earned *e, struct err *err) {
   const bool judged = g->purpose == LEASE_EVALUATION;
+  const struct reward_rule *rule = run_rule(&c->context->config, g->set);
   enum rc rc = store_exec(
       c->store, err,
       "UPDATE samples SET state = ?5, tokens = ?6, finish = ?7, digest = ?8, version_first = ?9, version_last = ?10, "
-      "reward = ?11, advantage = ?12, well_formed = ?13, detail = ?14, passed = ?17, vote = ?18"
+      "reward = ?11, advantage = ?12, well_formed = ?13, detail = ?14, passed = ?17, vote = ?18, term_values = ?19"
       " WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4 AND state = ?15 AND fence = ?16",
       BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal), b_int(s->result->sample), b_int(SAMPLE_DONE),
             b_int((int64_t)s->result->token_ids.count), b_int((int64_t)s->result->finish), b_digest(&s->digest),
-            b_int(s->version_first), b_int(s->version_last), b_real(reward),
-            advantage ? b_real((double)*advantage) : b_null(), b_int(s->verdict.well_formed), b_text(s->verdict.detail),
+            b_int(s->version_first), b_int(s->version_last), b_real(e->reward),
+            e->advantage ? b_real((double)*e->advantage) : b_null(), b_int(s->verdict.well_formed), b_text(s->verdict.detail),
             b_int(SAMPLE_LEASED), b_int(fence), judged ? b_int(s->verdict.passed) : b_null(),
-            judged ? b_int((int64_t)s->verdict.vote) : b_null()));
+            judged ? b_int((int64_t)s->verdict.vote) : b_null(), values_bind(rule, e->values)));
   if (rc == RC_OK && store_changes(c->store) != 1) {
     rc = err_set(err, RC_CONFLICT, "fence", "sample %s is not leased with fence %" PRId64,
                  id_sample(g->run, g->round, g->ordinal, s->result->sample).text, fence);
@@ -120,9 +133,11 @@ enum rc group_read(struct core *c, int64_t run, int64_t round, int64_t ordinal, 
 /* All samples of a complete group, in order. */
 struct sealing {
   const struct group_head *head;
+  const struct reward_rule *rule;
   int64_t tokens, well_formed;
   int64_t version_first, version_last; /* of all samples */
   double *rewards;        /* [count] the verifier's */
+  double *values;         /* [count][rule->count] what its terms gave */
   double *shaped;         /* [count] those that become advantages */
   float *advantages;      /* [count] */
   struct digest *digests; /* [count] of what was accepted */
@@ -133,6 +148,17 @@ struct sealing {
 static enum rc sealing_missing(const struct sealing *g, int found, struct err *err) {
   return err_set(err, RC_CORRUPT, NULL, "group %s has %d of %d rollouts",
                  id_group(g->head->run, g->head->round, g->head->ordinal).text, found, g->head->count);
+}
+
+static double *sealing_values(const struct sealing *g, int64_t sample) { return g->values + sample * g->rule->count; }
+
+/* As they were stored; NaN where an older coordinator stored none. */
+static void sealing_values_read(struct sealing *g, int64_t sample, const struct rows *q, int column) {
+  size_t len;
+  const void *bytes = rows_blob(q, column, &len);
+  double *values = sealing_values(g, sample);
+  for (int i = 0; i < g->rule->count; i++) values[i] = NAN;
+  if (len == (size_t)g->rule->count * sizeof *values) memcpy(values, bytes, len);
 }
 
 static void sealing_count(struct sealing *g, int64_t well_formed, int64_t version_first, int64_t version_last) {
@@ -147,7 +173,7 @@ static enum rc sealing_read(struct core *c, struct sealing *g, int *found, struc
   struct rows q;
   bool row;
   enum rc rc = store_query(c->store, &q, err,
-                           "SELECT sample, reward, digest, tokens, well_formed, version_first, version_last FROM samples "
+                           "SELECT sample, reward, digest, tokens, well_formed, version_first, version_last, term_values FROM samples "
                            "WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND state = ?4 ORDER BY sample",
                            BINDS(b_int(h->run), b_int(h->round), b_int(h->ordinal), b_int(SAMPLE_DONE)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
@@ -157,6 +183,7 @@ static enum rc sealing_read(struct core *c, struct sealing *g, int *found, struc
     g->rewards[i] = rows_real(&q, 1);
     rows_digest(&q, 2, &g->digests[i]);
     g->lengths[i] = (int32_t)rows_int(&q, 3);
+    sealing_values_read(g, i, &q, 7);
     sealing_count(g, rows_int(&q, 4), rows_int(&q, 5), rows_int(&q, 6));
     g->tokens += g->lengths[i];
     ++*found;
@@ -170,18 +197,20 @@ static enum rc sealing_gather(struct core *c, struct sealing *g, const struct do
   const size_t n = (size_t)g->head->count;
   int found = 0;
   g->rewards = arena_alloc(arena, n, sizeof *g->rewards);
+  g->values = arena_alloc(arena, n * (size_t)g->rule->count, sizeof *g->values);
   g->shaped = arena_alloc(arena, n, sizeof *g->shaped);
   g->advantages = arena_alloc(arena, n, sizeof *g->advantages);
   g->digests = arena_alloc(arena, n, sizeof *g->digests);
   g->lengths = arena_alloc(arena, n, sizeof *g->lengths);
   g->has = arena_alloc(arena, n, sizeof *g->has);
-  if (!g->rewards || !g->shaped || !g->advantages || !g->digests || !g->lengths || !g->has)
+  if (!g->rewards || !g->values || !g->shaped || !g->advantages || !g->digests || !g->lengths || !g->has)
     return err_set(err, RC_NO_MEMORY, NULL, "a group of %zu samples was refused memory", n);
   for (int i = 0; i < count; i++) {
     const int32_t at = done[i].result->sample;
     if (at < 0 || at >= g->head->count || g->has[at]) return sealing_missing(g, found, err);
     g->has[at] = true;
     g->rewards[at] = done[i].verdict.reward;
+    memcpy(sealing_values(g, at), done[i].verdict.values, (size_t)g->rule->count * sizeof *g->values);
     g->digests[at] = done[i].digest;
     g->lengths[at] = (int32_t)done[i].result->token_ids.count;
     sealing_count(g, done[i].verdict.well_formed, done[i].version_first, done[i].version_last);
@@ -214,16 +243,16 @@ static enum rc samples_store(struct core *c, const struct sealing *g, int64_t fe
   enum rc rc = RC_OK;
   for (int i = 0; i < count && rc == RC_OK; i++) {
     const int32_t at = done[i].result->sample;
-    rc = sample_store(c, h, fence, &done[i], g->rewards[at], &g->advantages[at], err);
+    rc = sample_store(c, h, fence, &done[i], &(struct earned){g->rewards[at], sealing_values(g, at), &g->advantages[at]}, err);
     g->has[at] = false; /* stored */
   }
   for (int i = 0; i < h->count && rc == RC_OK; i++) {
     if (!g->has[i]) continue;
     rc = store_exec(c->store, err,
-                    "UPDATE samples SET reward = ?5, advantage = ?6 WHERE run = ?1 AND round = ?2 AND group_ordinal = "
-                    "?3 AND sample = ?4",
+                    "UPDATE samples SET reward = ?5, advantage = ?6, term_values = ?7 WHERE run = ?1 AND round = ?2 AND "
+                    "group_ordinal = ?3 AND sample = ?4",
                     BINDS(b_int(h->run), b_int(h->round), b_int(h->ordinal), b_int(i), b_real(g->rewards[i]),
-                          b_real((double)g->advantages[i])));
+                          b_real((double)g->advantages[i]), values_bind(g->rule, sealing_values(g, i))));
   }
   return rc;
 }
@@ -279,16 +308,16 @@ static void sealing_advantages(struct sealing *g, const struct run_config *confi
 static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fence, const struct done_sample *done,
                           int count, struct arena *arena, struct err *err) {
   const struct run_config *config = &c->context->config;
-  struct sealing g = {.head = h, .version_first = INT64_MAX, .version_last = INT64_MIN};
+  const struct reward_rule *rule = run_rule(config, h->set);
+  struct sealing g = {.head = h, .rule = rule, .version_first = INT64_MAX, .version_last = INT64_MIN};
   struct digest digest;
   enum group_state state = GROUP_EVALUATED;
   const char *reason = NULL;
   int64_t open = -1;
-  const struct reward_rule *rule = run_rule(config, h->set);
   const bool remote = reward_remote_terms(rule) > 0;
   enum rc rc = sealing_gather(c, &g, done, count, arena, err);
   if (rc == RC_OK && remote)
-    rc = remote_rewards_add(c, &(struct reward_group){h->run, h->round, h->ordinal}, rule, g.rewards, h->count, err);
+    rc = remote_rewards_add(c, &(struct reward_group){h->run, h->round, h->ordinal}, rule, g.rewards, rule->is_sum ? g.values : NULL, h->count, err);
   if (rc == RC_OK && h->purpose == LEASE_TRAINING) {
     sealing_advantages(&g, config);
     reason = group_filter_reason(config, g.advantages, h->count);
@@ -324,7 +353,7 @@ enum rc group_accept(struct core *c, const struct group_head *g, int64_t fence, 
   if (count == 0) return RC_OK;
   if (count == g->open && !remote) return group_seal(c, g, fence, done, count, arena, err);
   for (int i = 0; i < count && rc == RC_OK; i++) {
-    rc = sample_store(c, g, fence, &done[i], done[i].verdict.reward, NULL, err);
+    rc = sample_store(c, g, fence, &done[i], &(struct earned){done[i].verdict.reward, done[i].verdict.values, NULL}, err);
     if (rc == RC_OK && remote)
       rc = remote_rewards_await(c, &(struct reward_group){g->run, g->round, g->ordinal}, done[i].result->sample, rule, err);
     tokens += (int64_t)done[i].result->token_ids.count;

@@ -5,6 +5,9 @@
  *   result --group_read--> head --group_verify, one sample--> done_sample --group_accept--> samples: done
  *                                              +-- the last one --> sealed | filtered (refilled) | evaluated
  *
+ * Of a reward that is a sum the row keeps what each term gave (samples.term_values), which no digest covers and nothing is
+ * computed of.
+ *
  * Writer's thread only, except for the pure parts; one result's memory is the caller's arena, except for the texts.
  * Digest and advantages are functions of tokens, log-probabilities and the dataset: this file must not look at time,
  * worker or order of arrival.  Where one lease completes the group, as is usual, a sample's row is written once;

@@ -86,7 +86,7 @@ static void detail_add(struct buf *detail, const struct reward_term *t, double v
 }
 
 enum rc remote_rewards_add(struct core *c, const struct reward_group *g, const struct reward_rule *rule, double *rewards,
-                           int count, struct err *err) {
+                           double *values, int count, struct err *err) {
   struct rows q;
   struct buf detail = BUF_INIT;
   bool row;
@@ -100,6 +100,7 @@ enum rc remote_rewards_add(struct core *c, const struct reward_group *g, const s
     if (sample != of) rc = detail_write(c, g, of, &detail, err);
     of = sample;
     rewards[sample] += rule->terms[term].weight * rows_real(&q, 2);
+    if (values) values[sample * rule->count + term] = rows_real(&q, 2);
     detail_add(&detail, &rule->terms[term], rows_real(&q, 2), state == REWARD_ROW_MISSED);
     found++;
   }

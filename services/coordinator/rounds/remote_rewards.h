@@ -43,9 +43,10 @@ enum rc remote_rewards_store(struct core *c, const struct reward_group *g, const
                              struct err *err);
 /* How many terms and samples the group still waits for. */
 enum rc remote_rewards_open(struct core *c, const struct reward_group *g, int64_t *out, struct err *err);
-/* Adds what was answered to rewards[count] of a group that waits for none, and to its samples' details. */
+/* Adds what was answered to rewards[count] of a group that waits for none, and to its samples' details.  values
+ * [count][rule->count]: the answered terms' are set; NULL: the rule is no sum. */
 enum rc remote_rewards_add(struct core *c, const struct reward_group *g, const struct reward_rule *rule, double *rewards,
-                           int count, struct err *err);
+                           double *values, int count, struct err *err);
 
 /* The sample is drawn again; the group has failed; the run has ended: nothing of it is waited for any more. */
 enum rc remote_rewards_forget_sample(struct core *c, const struct reward_group *g, int64_t sample, struct err *err);

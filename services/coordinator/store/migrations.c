@@ -400,6 +400,15 @@ static const char *const steps[] = {
     "ALTER TABLE rounds ADD COLUMN kl_reference REAL;",
     /* 23: rollouts.token_ids of new rows are packed (token_bytes.h), which older coordinators cannot read */
     "SELECT 1;",
+    /* 24: samples.term_values: float64s, what each term of the sample's reward gave before its weight (rounds/group_seal.h);
+     * null where the reward is one verifier's, and in older rows */
+    "ALTER TABLE samples ADD COLUMN term_values BLOB;"
+    /* entropies: behind the trained tokens of a group (rounds/entropies.h, store/entropy_bytes.h); none of groups that were not
+     * trained on */
+    "CREATE TABLE entropies ("
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER NOT NULL, steps BLOB NOT NULL,"
+    "  PRIMARY KEY (run, round, group_ordinal), FOREIGN KEY (run, round, group_ordinal) REFERENCES groups (run, round, "
+    "ordinal)) STRICT;",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }

@@ -7,29 +7,45 @@
 
 /* ---- sums ---- */
 
-struct sums {
-  int64_t groups, equal_groups, samples, cut, ended;
-  double std, length, ended_length, prompt;
-};
-
-/* Rewards of the group in hand: Welford's sums. */
-struct group {
-  int64_t round, ordinal, samples;
+/* Welford's sums. */
+struct running {
+  int64_t count;
   double mean, squares;
 };
 
-static void group_add(struct group *g, double reward) {
-  g->samples++;
-  const double d = reward - g->mean;
-  g->mean += d / (double)g->samples;
-  g->squares += d * (reward - g->mean);
+static void running_add(struct running *r, double value) {
+  r->count++;
+  const double d = value - r->mean;
+  r->mean += d / (double)r->count;
+  r->squares += d * (value - r->mean);
 }
 
+struct sums {
+  int64_t groups, equal_groups, samples, cut, ended;
+  double std, length, ended_length, prompt;
+  struct running terms[REWARD_TERMS_MAX];
+};
+
+/* The group in hand. */
+struct group {
+  int64_t round, ordinal;
+  struct running rewards;
+};
+
 static void group_end(struct sums *t, const struct group *g) {
-  if (g->samples == 0) return;
+  const struct running *r = &g->rewards;
+  if (r->count == 0) return;
   t->groups++;
-  t->equal_groups += g->squares == 0;
-  t->std += g->samples > 1 ? sqrt(g->squares / (double)(g->samples - 1)) : 0;
+  t->equal_groups += r->squares == 0;
+  t->std += r->count > 1 ? sqrt(r->squares / (double)(r->count - 1)) : 0;
+}
+
+/* Of one verifier the reward is its value. */
+static void terms_add(const struct reward_terms *terms, struct sums *t, const struct rows *q) {
+  double values[REWARD_TERMS_MAX] = {rows_real(q, 2)};
+  if (terms->is_sum && !reward_terms_values(terms, q, 7, values)) return;
+  for (int i = 0; i < terms->count; i++)
+    if (isfinite(values[i])) running_add(&t->terms[i], values[i]);
 }
 
 /* fmin and fmax leave NaNs out. */
@@ -61,12 +77,17 @@ static void means(struct sample_figures *f, const struct sums *t) {
   f->ended_length_mean = t->ended ? t->ended_length / (double)t->ended : NAN;
   f->prompt_length_mean = t->prompt / samples;
   f->all_tokens = t->length + t->prompt;
+  for (int i = 0; i < f->terms.count; i++) {
+    const struct running *r = &t->terms[i];
+    f->term_values[i].mean = r->count > 0 ? r->mean : NAN;
+    f->term_values[i].std = r->count > 1 ? sqrt(r->squares / (double)(r->count - 1)) : NAN;
+  }
 }
 
 /* ---- reading ---- */
 
 #define SAMPLE_COLUMNS \
-  "SELECT g.round, g.ordinal, x.reward, x.advantage, x.tokens, x.finish, length(g.prompt_ids) / 4 FROM groups g "
+  "SELECT g.round, g.ordinal, x.reward, x.advantage, x.tokens, x.finish, length(g.prompt_ids) / 4, x.term_values FROM groups g "
 #define SAMPLES_OF \
   "CROSS JOIN samples x ON x.run = g.run AND x.round = g.round AND x.group_ordinal = g.ordinal WHERE g.run = ?1 AND "
 #define SAMPLES_DONE \
@@ -77,8 +98,11 @@ enum rc sample_figures_read(struct store *s, int64_t run, int64_t round, struct 
   struct sums t = {0};
   struct group g = {.round = -1};
   bool row = false;
-  *out = (struct sample_figures){NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
-  enum rc rc = store_query(s, &q, err,
+  *out = (struct sample_figures){NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, {0}, {{0, 0}}};
+  for (int i = 0; i < REWARD_TERMS_MAX; i++) out->term_values[i].mean = out->term_values[i].std = NAN;
+  enum rc rc = reward_terms_read(&out->terms, s, run, -1, err);
+  if (rc != RC_OK) return rc;
+  rc = store_query(s, &q, err,
                            SAMPLE_COLUMNS "INDEXED BY groups_batch " SAMPLES_OF "g.trained_in = ?2" SAMPLES_DONE
                                           " UNION ALL " SAMPLE_COLUMNS SAMPLES_OF
                                           "g.round = ?2 AND g.state = ?3" SAMPLES_DONE " ORDER BY 1, 2",
@@ -88,7 +112,8 @@ enum rc sample_figures_read(struct store *s, int64_t run, int64_t round, struct 
       group_end(&t, &g);
       g = (struct group){.round = rows_int(&q, 0), .ordinal = rows_int(&q, 1)};
     }
-    group_add(&g, rows_real(&q, 2));
+    running_add(&g.rewards, rows_real(&q, 2));
+    terms_add(&out->terms, &t, &q);
     sample_add(out, &t, &q);
   }
   rows_end(&q);

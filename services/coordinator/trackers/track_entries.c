@@ -43,6 +43,20 @@ static enum rc figure_add(struct track_entries *out, struct track_entry *e, cons
 
 /* ---- a round's training ---- */
 
+static enum rc terms_fill(const struct sample_figures *f, struct track_entry *e, enum track_naming naming,
+                          struct track_entries *out, struct err *err) {
+  struct buf name = BUF_INIT;
+  enum rc rc = RC_OK;
+  for (int i = 0; i < 2 * f->terms.count && rc == RC_OK; i++) {
+    const bool std = i % 2;
+    buf_clear(&name);
+    track_term_name(&name, f->terms.items[i / 2].name, std, naming);
+    rc = figure_add(out, e, &name, std ? f->term_values[i / 2].std : f->term_values[i / 2].mean, err);
+  }
+  buf_free(&name);
+  return rc;
+}
+
 static enum rc training_fill(struct store *s, int64_t run, struct track_entry *e, enum track_naming naming,
                              struct track_entries *out, struct err *err) {
   static const char of_samples[] = "samples.";
@@ -53,7 +67,7 @@ static enum rc training_fill(struct store *s, int64_t run, struct track_entry *e
   enum rc rc = round_text(s, run, e->round, &text, &found, err);
   if (rc == RC_OK && (rc = buf_check(&text, err)) == RC_OK) rc = json_parse(&round, text.data, text.len, 0, err);
   if (rc == RC_OK) rc = sample_figures_read(s, run, e->round, &samples, err);
-  e->figures = arena_alloc(&out->arena, (size_t)track_name_count, sizeof *e->figures);
+  e->figures = arena_alloc(&out->arena, (size_t)track_name_count + 2 * REWARD_TERMS_MAX, sizeof *e->figures);
   if (rc == RC_OK && !e->figures) rc = no_memory(err);
   for (int i = 0; i < track_name_count && rc == RC_OK; i++) {
     const struct track_name *n = &track_names[i];
@@ -64,6 +78,7 @@ static enum rc training_fill(struct store *s, int64_t run, struct track_entry *e
     track_name_write(&name, n, naming);
     rc = figure_add(out, e, &name, value * n->scale, err);
   }
+  if (rc == RC_OK) rc = terms_fill(&samples, e, naming, out, err);
   json_free(round);
   buf_free(&text);
   buf_free(&name);

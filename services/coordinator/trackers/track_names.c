@@ -68,6 +68,10 @@ void track_name_write(struct buf *out, const struct track_name *n, enum track_na
   if (unit) buf_puts(out, "_seconds"); /* as its scale makes it */
 }
 
+void track_term_name(struct buf *out, const char *term, bool std, enum track_naming naming) {
+  buf_printf(out, "%srewards/%s/%s", naming == TRACK_VERL ? "leasehold/" : "", term, std ? "std" : "mean");
+}
+
 static const char EVAL_TRL[] = "eval_", EVAL_VERL[] = "val-";
 
 void track_evaluation_name(struct buf *out, const struct track_evaluation *e, enum track_evaluation_figure figure,

@@ -26,6 +26,9 @@ extern const int track_name_count;
 /* Appends what the figure is called. */
 void track_name_write(struct buf *out, const struct track_name *n, enum track_naming naming);
 
+/* Appends the name of a term's mean over a round's samples, or of their standard deviation.  verl has none. */
+void track_term_name(struct buf *out, const char *term, bool std, enum track_naming naming);
+
 /* Names of an evaluation's figures.  set: NULL where a run has one set only (TRL's way; verl's always has the name). */
 struct track_evaluation {
   const char *set, *set_always;

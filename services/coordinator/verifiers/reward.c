@@ -1,6 +1,7 @@
 /* Judges completions by each term of a rule and adds up. */
 #include "services/coordinator/verifiers/reward.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -60,8 +61,8 @@ void reward_judge(const struct reward_rule *rule, const struct reward_input *inp
     struct verdict v;
     judge_term(t, input, &v);
     if (i == 0) first = v;
+    out->values[i] = t->kind == VERIFIER_HTTP ? NAN : v.reward;
     if (t->kind == VERIFIER_HTTP) continue; /* remote_rewards.c adds it */
-    out->values[i] = v.reward;
     out->reward += t->weight * v.reward;
     char part[64];
     int n = snprintf(part, sizeof part, t->weight == 1 ? "%s%s %.4g" : "%s%s %.4g x %.4g", used ? ", " : "", names[t->kind], v.reward, t->weight);

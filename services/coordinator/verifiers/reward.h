@@ -62,7 +62,7 @@ struct reward_verdict {
   bool well_formed; /* the first term could read an answer */
   /* of one verifier its sentence; of a sum each part, then the first term's: "math 1, format 0 x 0.2; answer 7, expected 8" */
   char detail[REWARD_DETAIL_MAX];
-  double values[REWARD_TERMS_MAX]; /* of each term, before its weight */
+  double values[REWARD_TERMS_MAX]; /* of each term, before its weight; NaN: its server has not answered */
   /* What evaluations count, all of the first term: has it earned all that it gives, and struct verdict's vote. */
   bool passed;
   uint64_t vote;

@@ -1,4 +1,5 @@
-/* How a round's rewards and lengths are spread over its samples, and what became of its groups, as JSON.
+/* How a round's rewards, what their terms gave, lengths and turns are spread over its samples, and what became of its groups,
+ * as JSON.
  *
  * Counted over the stored samples when it is asked for, so that nothing is added to what a run writes; the cost is that of
  * the asked rounds' samples, so few rounds are asked for at a time.  A round whose rollouts were dropped has none.

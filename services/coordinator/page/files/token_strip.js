@@ -1,11 +1,14 @@
-// A completion token by token, coloured by what is known of each: its log-probability, the version that drew it, or whether it is
-// trained on.  A token is a button: pressed, it tells its figures.
+// A completion token by token, coloured by what is known of each: its log-probability, the entropy that it was drawn from, the version
+// that drew it, or whether it is trained on.  A token is a button: pressed, it tells its figures.  A bar stands before a segment.
 import { colour, el, fade, fill } from "./dom.js";
 import { number, percent } from "./format.js";
 
 const TOKENS_AT_ONCE = 4000;
+const FULL = 0.45; // how strong a fill becomes: the text on it stays readable
+const swatches = (name) => [0, 1, 2, 3].map((third) => el("span", { class: "swatch", style: { background: fade(colour(name), (FULL * third) / 3), border: "1px solid var(--line)" } }));
 const VERSION_COLOURS = ["--c1", "--c2", "--c3", "--c4", "--c5", "--c6"];
-export const COLOURINGS = [["logprob", "log-probability"], ["version", "version"], ["mask", "trained on"], ["none", "no colour"]];
+const OPEN_NATS = 3; // entropy of which a token is fully coloured: as of 20 tokens, all equally likely
+export const COLOURINGS = [["logprob", "log-probability"], ["entropy", "entropy"], ["version", "version"], ["mask", "trained on"], ["none", "no colour"]];
 
 const spanAt = (spans, at) => spans.find((span) => at >= span.start && at < span.start + span.count);
 
@@ -18,7 +21,12 @@ function shown(text, id) {
 function paint(by, sample, at) {
   if (by === "logprob") {
     const surprise = Math.min(1, -sample.logprobs[at] / 5); // of 5 nats or more: fully coloured
-    return { "--token-fill": fade(colour("--c2"), 0.75 * surprise), "--token-line": surprise > 0.6 ? colour("--c2") : "transparent" };
+    return { "--token-fill": fade(colour("--c2"), FULL * surprise), "--token-line": surprise > 0.6 ? colour("--c2") : "transparent" };
+  }
+  if (by === "entropy") {
+    const nats = sample.entropies?.[at] ?? 0;
+    const open = Math.min(1, nats / OPEN_NATS);
+    return { "--token-fill": fade(colour("--c3"), FULL * open), "--token-line": open > 0.6 ? colour("--c3") : "transparent" };
   }
   if (by === "version") {
     const rgb = colour(VERSION_COLOURS[(spanAt(sample.version_spans, at)?.version ?? 0) % VERSION_COLOURS.length]);
@@ -28,7 +36,8 @@ function paint(by, sample, at) {
 }
 
 export function legendOf(by, samples) {
-  if (by === "logprob") return el("div", { class: "scale" }, "certain", ...[0, 0.25, 0.5, 0.75].map((alpha) => el("span", { class: "swatch", style: { background: fade(colour("--c2"), alpha), border: "1px solid var(--line)" } })), "drawn against the odds: 5 nats or more; the unlikely are underlined");
+  if (by === "logprob") return el("div", { class: "scale" }, "certain", swatches("--c2"), "drawn against the odds: 5 nats or more; the unlikely are underlined");
+  if (by === "entropy") return el("div", { class: "scale" }, "one choice", swatches("--c3"), "wide open: 3 nats or more; the most open are underlined. Entropies are the trainer's, of the tokens that it trained on.");
   if (by === "mask") return el("div", { class: "scale" }, "Tokens that are not trained on are struck through.");
   if (by === "version") {
     const versions = [...new Set(samples.flatMap((sample) => sample.version_spans.map((span) => span.version)))].sort((a, b) => a - b);
@@ -41,6 +50,8 @@ export function legendOf(by, samples) {
 export function tokenStrip(sample, by, told) {
   const strip = el("div", { class: "strip mono", role: "group", "aria-label": `Tokens of ${sample.id}` });
   const texts = sample.token_texts;
+  const begins = new Set(sample.segments.slice(1).map((segment) => segment.start));
+  const kind = (masked, at) => ["token", masked ? "masked" : "", begins.has(at) ? "begins" : ""].filter(Boolean).join(" ");
   let pressed = null;
   const press = (event) => {
     const button = event.target.closest("button[data-at]");
@@ -50,7 +61,7 @@ export function tokenStrip(sample, by, told) {
     button.setAttribute("aria-pressed", "true");
     const at = Number(button.dataset.at);
     const span = spanAt(sample.version_spans, at);
-    told(`Token ${at + 1} of ${sample.token_ids.length}: id ${sample.token_ids[at]}${texts ? `, ${JSON.stringify(texts[at])}` : ""}, log-probability ${number(sample.logprobs[at], 6)} (${percent(Math.exp(sample.logprobs[at]), 2)})${span ? `, version v${span.version}${span.fresh ? "" : " over keys of an older one"}` : ""}, ${spanAt(sample.segments, at)?.loss_mask === false ? "not trained on" : "trained on"}.`);
+    told(`Token ${at + 1} of ${sample.token_ids.length}: id ${sample.token_ids[at]}${texts ? `, ${JSON.stringify(texts[at])}` : ""}, log-probability ${number(sample.logprobs[at], 6)} (${percent(Math.exp(sample.logprobs[at]), 2)})${typeof sample.entropies?.[at] === "number" ? `, entropy ${number(sample.entropies[at])} nats` : ""}${span ? `, version v${span.version}${span.fresh ? "" : " over keys of an older one"}` : ""}, ${spanAt(sample.segments, at)?.loss_mask === false ? "not trained on" : "trained on"}.`);
   };
   strip.addEventListener("click", press);
   let count = 0;
@@ -60,7 +71,7 @@ export function tokenStrip(sample, by, told) {
     const made = [];
     for (; count < until; count++) {
       const masked = by === "mask" && spanAt(sample.segments, count)?.loss_mask === false;
-      made.push(el("button", { class: masked ? "token masked" : "token", type: "button", "data-at": count, "aria-pressed": "false", style: paint(by, sample, count) }, texts ? shown(texts[count], sample.token_ids[count]) : `${sample.token_ids[count]} `));
+      made.push(el("button", { class: kind(masked, count), type: "button", "data-at": count, "aria-pressed": "false", style: paint(by, sample, count) }, texts ? shown(texts[count], sample.token_ids[count]) : `${sample.token_ids[count]} `));
     }
     more.remove();
     strip.append(...made);

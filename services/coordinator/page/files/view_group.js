@@ -18,18 +18,29 @@ function turnsOf(prompt) {
   return asked.length && prompt.startsWith("<|im_start|>") ? asked : [{ role: "prompt", text: prompt }];
 }
 
-// The completion's segments, with the texts of their tokens where these are known.
+const trainedOf = (sample) => sample.segments.filter((segment) => segment.loss_mask).length;
+
+// The completion's segments: what the model wrote, turn by turn, and what is not trained on.  Where the texts of tokens are not known, several are one.
 function segmentsOf(sample) {
-  if (!sample.token_texts || sample.segments.every((segment) => segment.loss_mask)) return [{ masked: false, text: sample.text }];
-  return sample.segments.map((segment) => ({ masked: !segment.loss_mask, text: sample.token_texts.slice(segment.start, segment.start + segment.count).join("") }));
+  const { segments, token_texts: texts } = sample;
+  const trained = trainedOf(sample);
+  if (segments.length < 2) return [{ masked: segments.length === 1 && !trained, label: segments.length === 1 && !trained ? "model, not trained on" : "model", text: sample.text }];
+  if (!texts) return [{ masked: false, label: `${segments.length} segments, ${trained} of them trained on`, text: sample.text }];
+  let turn = 0;
+  return segments.map(({ start, count: tokens, loss_mask: own }) => ({ masked: !own, label: own ? (trained > 1 ? `model, turn ${(turn += 1)} of ${trained}` : "model") : "not trained on", text: texts.slice(start, start + tokens).join("") }));
+}
+
+// What each term of the reward gave.
+function termsOf(sample) {
+  return el("dl", { class: "terms small" }, sample.terms.map((term) => el("div", {}, el("dt", {}, term.name), el("dd", {}, term.weight === 1 ? number(term.value) : `${number(term.value)} × ${number(term.weight)}`))));
 }
 
 const turn = (kind, label, text) => el("div", { class: `turn ${kind}` }, el("span", {}, label), el("div", { class: "wrap" }, text || "(empty)"));
 
 function card(sample, best, told) {
-  const facts = [`reward ${number(sample.reward)}`, `advantage ${number(sample.advantage)}`, `${count(sample.token_ids.length)} tokens`, sample.finish === "length" ? "cut off" : sample.finish];
-  const body = shownAs === "text" ? segmentsOf(sample).map((segment) => (segment.masked ? turn("masked", "not trained on", segment.text) : turn("model", "model", segment.text))) : tokenStrip(sample, shownAs, told);
-  return el("article", { class: best ? "card best" : "card", id: `sample-${sample.sample}` }, el("header", {}, el("strong", {}, `Sample ${sample.sample}`), el("span", {}, best ? "★ " : "", facts.join(" · "))), el("div", {}, body),
+  const facts = [`reward ${number(sample.reward)}`, `advantage ${number(sample.advantage)}`, `${count(sample.token_ids.length)} tokens`, trainedOf(sample) > 1 ? `${trainedOf(sample)} turns` : null, sample.finish === "length" ? "cut off" : sample.finish].filter(Boolean);
+  const body = shownAs === "text" ? segmentsOf(sample).map((segment) => turn(segment.masked ? "masked" : "model", segment.label, segment.text)) : tokenStrip(sample, shownAs, told);
+  return el("article", { class: best ? "card best" : "card", id: `sample-${sample.sample}` }, el("header", {}, el("strong", {}, `Sample ${sample.sample}`), el("span", {}, best ? "★ " : "", facts.join(" · "))), sample.terms ? termsOf(sample) : null, el("div", {}, body),
     el("div", { class: "small quiet wrap" }, [sample.well_formed ? null : "not well formed", sample.detail, `by ${sample.worker}`].filter(Boolean).join(" · ")));
 }
 
@@ -57,7 +68,8 @@ export async function mount(root, { data, params, go }) {
     const worst = Math.min(...samples.map((sample) => sample.reward ?? Infinity));
     const sorted = [...samples].sort((a, b) => (order.value === "reward" ? b.reward - a.reward : order.value === "length" ? b.token_ids.length - a.token_ids.length : a.sample - b.sample));
     fill(cards, sorted.map((sample) => card(sample, best > worst && sample.reward === best, (text) => fill(said, text))));
-    fill(legend, shownAs === "text" ? [] : legendOf(shownAs, samples), shownAs !== "text" && samples.some((sample) => !sample.token_texts) ? note("The run's tokenizer is not known just now: neither the active run nor the trainer has it. Tokens are shown by their ids.") : null);
+    fill(legend, shownAs === "text" ? [] : legendOf(shownAs, samples), shownAs !== "text" && samples.some((sample) => !sample.token_texts) ? note("The run's tokenizer is not known just now: neither the active run nor the trainer has it. Tokens are shown by their ids.") : null,
+      shownAs === "entropy" && samples.some((sample) => !sample.entropies) ? note(group.trained_in === null ? "Entropies are the trainer's: it tells those of groups that it trains on, and this one was not." : "No entropies are kept of this group: its step is still to come, or an earlier release trained it.") : null);
     said.classList.toggle("hidden", shownAs === "text");
     more.classList.toggle("hidden", samples.length >= group.samples_asked || group.samples.length < PAGE);
   }
