@@ -12,7 +12,7 @@ LDLIBS  := -lm -pthread
 
 LIB_base        := -lcrypto
 LIB_json        := -ljansson
-LIB_http        := -lmicrohttpd -lcurl
+LIB_http        := -lmicrohttpd -lgnutls -lcurl
 LIB_template    := -lutf8proc
 LIB_model       := -lpcre2-8 -lutf8proc
 LIB_coordinator := -lsqlite3 -lz -lzstd
@@ -97,7 +97,7 @@ OBJ_isa := $(foreach isa,$(filter-out amx,$(ISAS)),$(patsubst %.c,$(BUILD)/obj/%
 PYTHON  ?= /usr/bin/python3
 # Most of an end-to-end test is waiting: for leases that expire, workers that fall silent, syncs of files.
 E2E_JOBS ?= 3
-PACKAGES := gcc g++ make pkg-config libmicrohttpd-dev libcurl4-openssl-dev libjansson-dev libsqlite3-dev libssl-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libcmocka-dev \
+PACKAGES := gcc g++ make pkg-config libmicrohttpd-dev libgnutls28-dev libcurl4-openssl-dev libjansson-dev libsqlite3-dev libssl-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libcmocka-dev \
             curl jq openssl python3 python3-pytest python3-pytest-xdist python3-yaml python3-jsonschema python3-jinja2 python3-venv
 MPI_PACKAGES := libopenmpi-dev openmpi-bin
 PAGE_PACKAGES := libjs-chart.js
@@ -417,7 +417,7 @@ bench-inflight: all ## measure learning curves of mode inflight beside sync, per
 bench-coordinator: $(BENCH_COORDINATOR) ## measure durable grants and results beside etcd and Redis Streams (WORKERS=10,100, BASE=another coordinator)
 	@$(PYTHON) tests/bench/bench-coordinator
 
-bench-publish: all $(BUILD)/bench/publish_load ## measure how long a version takes until a server has staged it, beside copy and SHA-256 (SHAPE=0.6b|quarter)
+bench-publish: all $(BUILD)/bench/publish_load ## measure how long a version takes until a server has staged it, beside copy and SHA-256 (SHAPE=0.6b|quarter, TLS=1)
 	@$(PYTHON) tests/bench/bench-publish
 
 whole-size: all ## a 0.6B model, all three services, rounds of 4 x 4 x 256 tokens in 20 GB, and in 15 GB with a mapped optimizer (10 minutes; 25 GB of disk; BENCH_TRL_PYTHON=.. for TRL beside it)

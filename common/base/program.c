@@ -79,7 +79,7 @@ static bool address_toward(char *out, size_t size, int family, const char *host)
   return known;
 }
 
-void program_default_url(char *out, size_t size, const char *bind, int port, const char *coordinator) {
+void program_default_url(char *out, size_t size, const char *bind, int port, bool tls, const char *coordinator) {
   char target[LIMIT_URL_MAX], host[NI_MAXHOST] = "127.0.0.1";
   const bool any4 = strcmp(bind, "0.0.0.0") == 0, any6 = strcmp(bind, "::") == 0; /* "::" takes IPv4 as well */
   if (!any4 && !any6) {
@@ -94,7 +94,7 @@ void program_default_url(char *out, size_t size, const char *bind, int port, con
         coordinator, host);
   }
   const bool v6 = strchr(host, ':');
-  snprintf(out, size, "http://%s%s%s:%d", v6 ? "[" : "", host, v6 ? "]" : "", port);
+  snprintf(out, size, "http%s://%s%s%s:%d", tls ? "s" : "", v6 ? "[" : "", host, v6 ? "]" : "", port);
 }
 
 void program_default_name(char *out, size_t size, const char *prefix, int port) {

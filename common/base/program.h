@@ -13,10 +13,42 @@
 #include "common/base/rc.h"
 #include "common/base/service_limits.h"
 
+/* The files of TLS, each "" where it is not named: common/http/tls.h. */
+struct tls_settings {
+  const char *cert, *key;  /* a listener's, and shown to peers that ask for one */
+  const char *ca;          /* who signs peers' certificates */
+  const char *client_ca;   /* who signs those that clients must show; "": they need none */
+  const char *peer_name;   /* what peers' certificates must hold for in the place of their URL's host */
+};
+
+/* Of every program that calls others. */
+#define TLS_CLIENT_OPTIONS(tls)                                                                                    \
+  {"tls-cert",                                                                                                     \
+   OPTION_STRING,                                                                                                  \
+   &(tls)->cert,                                                                                                   \
+   "",                                                                                                             \
+   0,                                                                                                              \
+   0,                                                                                                              \
+   "certificate (PEM, with those between it and its authority): a service listens on https with it, and every "    \
+   "program shows it to a peer that asks for one"},                                                                \
+      {"tls-key", OPTION_STRING, &(tls)->key, "", 0, 0, "the certificate's key (PEM)"},                            \
+      {"tls-ca",                                                                                                   \
+       OPTION_STRING,                                                                                              \
+       &(tls)->ca,                                                                                                 \
+       "",                                                                                                         \
+       0,                                                                                                          \
+       0,                                                                                                          \
+       "certificates (PEM) of the authorities of https peers; empty: those that the system trusts"},               \
+  {                                                                                                                \
+    "tls-peer-name", OPTION_STRING, &(tls)->peer_name, "", 0, 0,                                                   \
+        "the name that certificates of https peers must hold for, in the place of their URL's host"                \
+  }
+
 /* The flags that every service has. */
 struct program_settings {
   const char *bind, *port_file, *token, *log_level;
   int64_t port;
+  struct tls_settings tls;
   struct service_limits limits;
 };
 
@@ -32,6 +64,15 @@ struct program_settings {
        0,                                                                                                       \
        "bearer token that callers must show, and that is shown to the other services"},                         \
       {"log-level", OPTION_STRING, &(settings)->log_level, "info", 0, 0, "debug, info, warn or error"},         \
+      TLS_CLIENT_OPTIONS(&(settings)->tls),                                                                     \
+      {"tls-client-ca",                                                                                         \
+       OPTION_STRING,                                                                                           \
+       &(settings)->tls.client_ca,                                                                              \
+       "",                                                                                                      \
+       0,                                                                                                       \
+       0,                                                                                                       \
+       "certificates (PEM) of the authorities of clients: every client but of open routes must show one "       \
+       "they signed; empty: none is asked for"},                                                                \
       SERVICE_LIMIT_OPTIONS(&(settings)->limits)
 
 struct program {
@@ -46,11 +87,11 @@ struct program {
 enum rc program_start(bool *run, const struct program *p, int argc, char **argv, struct err *err);
 /* Writes the port atomically to the file that --port-file names, if there is one. */
 enum rc program_write_port(const struct program_settings *s, int port, struct err *err);
-/* The URL of a server that was not given one: http://BIND:PORT.  A wildcard address is no destination; instead of it
+/* The URL of a server that was not given one: http://BIND:PORT, or https://.  A wildcard address is no destination; instead of it
  * the URL has the address from which this machine sends to the coordinator: in a container or a pod the one that its
  * peers see, on one machine 127.0.0.1.  It has the host name while the coordinator's address is unknown, and 127.0.0.1
  * without a coordinator ("").  May ask the resolver, under the resolver's own time-outs. */
-void program_default_url(char *out, size_t size, const char *bind, int port, const char *coordinator);
+void program_default_url(char *out, size_t size, const char *bind, int port, bool tls, const char *coordinator);
 /* "<prefix>-<host>-<port>", with '-' for what a worker's name may not hold: two workers with one name would take each
  * other's place. */
 void program_default_name(char *out, size_t size, const char *prefix, int port);

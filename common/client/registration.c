@@ -132,7 +132,7 @@ enum registration_word registration_word(enum rc failure, int64_t waited_ms, enu
 static void say(struct registration *r, bool registered, uint64_t epoch, const struct err *err) {
   const int64_t waited_ms = epoch == 0 ? clock_monotonic_ms() - r->begun_ms : -1;
   const enum registration_word word = registration_word(err->rc, waited_ms, r->said);
-  if (word == SAY_WAITING) log_info("waiting for the coordinator at %s", r->options.coordinator);
+  if (word == SAY_WAITING) log_info("waiting for the coordinator at %s: %s", r->options.coordinator, err->message);
   if (word == SAY_WARNING) log_warn("%s: %s", registered ? "heartbeat" : "registration", err->message);
   if (word != SAY_NOTHING) r->said = word;
 }

@@ -2,9 +2,9 @@
  *
  * A call runs on a libcurl multi handle with one easy handle, so that the cancel flag is looked at every CLIENT_TICK_MS
  * whatever the peer does, during name resolution too.  The answer is bounded; one that announces too many bytes is
- * refused at once.  The environment is not consulted (no proxies), redirects are not followed, and only http is spoken
- * unless https was allowed; then no peer is heard whose certificate is not of the URL's host or not signed by a trusted
- * authority.  One thread per client; libcurl's global state is made once and lives until the process ends.
+ * refused at once.  The environment is not consulted (no proxies), redirects are not followed, and of https no peer is
+ * heard whose certificate is not of its host or not signed by a trusted authority (tls_client.c).  One thread per
+ * client; libcurl's global state is made once and lives until the process ends.
  *
  * Called by common/client, which knows the messages: nothing here retries, a failed exchange is reported once and its
  * connection dropped.  An answer's body is the caller's (http_answer_free). */
@@ -21,13 +21,14 @@
 #include "common/base/limits.h"
 #include "common/http/client.h"
 #include "common/http/status.h"
+#include "common/http/tls.h"
+#include "common/http/tls_client.h"
 #include "common/json/json.h"
 
 enum {
   CLIENT_TICK_MS = 100,
   CLIENT_CONNECT_MS = 2000,
   CLIENT_KEPT_CONNECTIONS = 64,
-  CLIENT_CA_KEPT_S = 60, /* then ca_file is read again by a new connection, so that it can be replaced */
   CLIENT_CA_FILE_BYTES = 16 << 20,
   CLIENT_ERROR_BODY_BYTES = 64 << 10
 };
@@ -37,8 +38,8 @@ struct http_client {
   CURL *easy;
   char *authorization; /* a header line, or NULL */
   const atomic_bool *cancel;
-  bool https;          /* is spoken too */
-  const char *ca_file; /* borrowed; NULL: the system's authorities are trusted */
+  bool strangers;      /* its peers are no part of the pool */
+  const char *ca_file; /* borrowed; of strangers; "": the system's authorities are trusted */
 };
 
 /* One exchange in progress. */
@@ -49,6 +50,7 @@ struct exchange {
   int64_t end_ms;
   bool too_large;
   size_t sent; /* of a body in parts */
+  struct tls_client tls;
   char detail[CURL_ERROR_SIZE];
 };
 
@@ -88,9 +90,9 @@ void http_client_destroy(struct http_client *c) {
   free(c);
 }
 
-void http_client_allow_https(struct http_client *c, const char *ca_file) {
-  c->https = true;
-  c->ca_file = ca_file != NULL && ca_file[0] != '\0' ? ca_file : NULL;
+void http_client_of_strangers(struct http_client *c, const char *ca_file) {
+  c->strangers = true;
+  c->ca_file = ca_file != NULL ? ca_file : "";
 }
 
 enum rc http_ca_file_check(const char *ca_file, struct err *err) {
@@ -186,17 +188,8 @@ static void set_options(struct http_client *c, struct exchange *x, struct curl_s
   CURL *easy = c->easy;
   curl_easy_reset(easy); /* keeps connections, drops the last call's options */
   curl_easy_setopt(easy, CURLOPT_URL, call->url);
-  curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, c->https ? "http,https" : "http");
-  if (c->https) { /* libcurl checks the certificate and its host unless it is told not to; said here all the same */
-    curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 1L);
-    curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 2L);
-    curl_easy_setopt(easy, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
-    curl_easy_setopt(easy, CURLOPT_CA_CACHE_TIMEOUT, (long)CLIENT_CA_KEPT_S);
-    if (c->ca_file != NULL) {
-      curl_easy_setopt(easy, CURLOPT_CAINFO, c->ca_file);
-      curl_easy_setopt(easy, CURLOPT_CAPATH, NULL);
-    }
-  }
+  curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+  tls_client_options(&x->tls, easy, call->url, c->strangers, c->ca_file);
   curl_easy_setopt(easy, CURLOPT_PROXY, "");
   curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);
@@ -251,11 +244,17 @@ static enum rc explain(const struct http_client *c, const struct exchange *x, CU
     return err_set(err, RC_TIMEOUT, NULL, "%s %s: a complete answer was expected within %lld ms", call->method,
                    call->url, (long long)call->deadline_ms);
   if (connected_us == 0 && (code == CURLE_URL_MALFORMAT || code == CURLE_UNSUPPORTED_PROTOCOL))
-    return err_set(err, RC_INVALID, NULL, "an http:// URL was expected, but \"%s\" came: %s", call->url, detail);
+    return err_set(err, RC_INVALID, NULL, "an http:// or https:// URL was expected, but \"%s\" came: %s", call->url,
+                   detail);
+  const char *ca_file = c->strangers ? c->ca_file : http_tls_ca();
   if (code == CURLE_PEER_FAILED_VERIFICATION)
     return err_set(err, RC_UNAVAILABLE, NULL,
                    "%s %s: its certificate is refused: %s (authorities that are trusted: %s)", call->method, call->url,
-                   detail, c->ca_file != NULL ? c->ca_file : "the system's");
+                   detail, ca_file[0] ? ca_file : "the system's");
+  if (code == CURLE_SSL_CONNECT_ERROR)
+    return err_set(err, RC_UNAVAILABLE, NULL,
+                   "%s %s: no connection by TLS could be made: %s%s", call->method, call->url, detail,
+                   strstr(detail, "wrong version number") != NULL ? "; that port speaks plain http" : "");
   return err_set(err, RC_UNAVAILABLE, NULL, "%s %s: %s", call->method, call->url, detail);
 }
 
@@ -319,6 +318,7 @@ enum rc http_client_call(struct http_client *c, const struct http_call *call, st
   }
   curl_easy_reset(c->easy); /* nothing may point at this call's memory any more */
   curl_slist_free_all(headers);
+  tls_client_end(&x.tls);
   return rc;
 }
 

@@ -20,9 +20,9 @@ enum { CLIENT_STALL_BYTES = 1024 };
  * within 200 ms. */
 enum rc http_client_create(struct http_client **out, const char *token, const atomic_bool *cancel, struct err *err);
 void http_client_destroy(struct http_client *c);
-/* From now on its calls may be of https:// too, by TLS 1.2 or newer, to peers whose certificate is of the URL's host and
- * was signed by an authority in ca_file (PEM), which the caller keeps; NULL or "": by one that the system trusts. */
-void http_client_allow_https(struct http_client *c, const char *ca_file);
+/* Its https peers are no part of the pool: they are shown no certificate of ours, and theirs must be of the URL's host and
+ * signed by an authority in ca_file (PEM), which the caller keeps; NULL or "": by one that the system trusts. */
+void http_client_of_strangers(struct http_client *c, const char *ca_file);
 /* RC_OK where the file can be read and has certificates, or where none is named; for a service's start. */
 enum rc http_ca_file_check(const char *ca_file, struct err *err);
 
@@ -33,7 +33,7 @@ struct http_part {
 
 struct http_call {
   const char *method;       /* "GET", "POST", "PUT" */
-  const char *url;          /* http://host:port/path?query; https:// where it was allowed */
+  const char *url;          /* http:// or https://host:port/path?query; of TLS 1.2 or newer, with what tls.h says */
   const char *content_type; /* NULL: application/json when there is a body */
   const void *body;         /* NULL: none */
   size_t body_len;

@@ -137,7 +137,7 @@ static bool tcp_info(const struct http_connection *c, struct tcp_info *info) {
   "HTTP/1.1 " status "\r\nContent-Type: application/json\r\nConnection: close\r\n" retry \
   "\r\n{\"error\":{\"code\":\"" code "\",\"message\":\"" message "\",\"field\":\"\"}}"
 
-/* libmicrohttpd accepts no answer before a request is complete and sends none itself, so this text is all that goes
+/* Over TLS it would be no answer.  libmicrohttpd accepts none before a request is complete and sends none itself, so this text is all that goes
  * out. A peer that has sent nothing gets none: it would take the text for the answer to its next request. */
 static void say_why(const struct http_connection *c, enum drop_why why) {
   static const char late[] =
@@ -145,7 +145,7 @@ static void say_why(const struct http_connection *c, enum drop_why why) {
   static const char room[] = LAST_WORDS("503 Service Unavailable", "Retry-After: 1\r\n", "unavailable",
                                         "all connections are taken, and this request was the slowest to come");
   struct tcp_info info;
-  if (!incomplete(c) || why == DROP_IDLE || !tcp_info(c, &info) || info.tcpi_bytes_received == 0) return;
+  if (c->secure || !incomplete(c) || why == DROP_IDLE || !tcp_info(c, &info) || info.tcpi_bytes_received == 0) return;
   const char *words = why == DROP_LATE ? late : room;
   (void)!send(c->fd, words, strlen(words), MSG_DONTWAIT | MSG_NOSIGNAL); /* it may not listen: the end comes anyway */
 }

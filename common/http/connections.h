@@ -16,6 +16,7 @@
 #include "common/base/service_limits.h"
 
 struct http_request;
+struct tls_material;
 
 enum connection_state { CONNECTION_HEAD, CONNECTION_BODY, CONNECTION_BUSY, CONNECTION_SENDING, CONNECTION_IDLE };
 
@@ -30,6 +31,9 @@ struct http_connection {
   uint64_t bytes;      /* IDLE: received by the end of the last request; SENDING: acknowledged at the last sweep */
   uint64_t unpaid;     /* bytes moved for which the deadline is yet to be put off */
   int next_free;
+  bool secure;                  /* TLS: nothing may be sent past libmicrohttpd */
+  struct tls_material *tls;     /* tls_server.c's, one reference; NULL where it is not secure */
+  bool greeted, known;          /* tls_server.c's: bytes have come; its client's certificate is fine */
   struct http_request *watched; /* the watcher's: NULL, or the suspended request on this connection */
   uint32_t generation;          /* the watcher's: counts the connections that the entry has been */
   bool hung_up;                 /* the watcher's: the peer has, or the connection was ended from here */

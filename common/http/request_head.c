@@ -1,4 +1,4 @@
-/* Judges a request by its head: token, path, method, the announced body, the service's own admission.
+/* Judges a request by its head: client certificate, token, path, method, the announced body, the service's own admission.
  *
  * Runs on libmicrohttpd's thread of the connection, once, when the header is complete and before any of the body is
  * read: a refused request costs no memory for its body.  The token is compared in constant time, before anything tells
@@ -15,6 +15,7 @@
 #include "common/http/request_body.h"
 #include "common/http/route.h"
 #include "common/http/status.h"
+#include "common/http/tls_server.h"
 
 /* The time depends on the length of the given token, not on its content. */
 static bool same_secret(const char *given, const char *secret) {
@@ -51,7 +52,9 @@ static void check_route(struct http_request *r, const char *method) {
   int status = route_match(r, method, allow);
   bool open = r->route != NULL && r->route->open;
   const char *closed = atomic_load(&r->server->closed);
-  if (!open && !authorized(r)) {
+  if (!open && tls_server_admit(r->place, r->connection, &err) != RC_OK) {
+    request_refuse(r, MHD_HTTP_FORBIDDEN, &err);
+  } else if (!open && !authorized(r)) {
     err_set(&err, RC_FORBIDDEN, NULL, "a valid bearer token was expected in the Authorization header");
     http_set_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
     request_refuse(r, MHD_HTTP_UNAUTHORIZED, &err);

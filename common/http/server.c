@@ -41,6 +41,9 @@
 #include "common/http/route.h"
 #include "common/http/server_state.h"
 #include "common/http/status.h"
+#include "common/http/tls.h"
+#include "common/http/tls_material.h"
+#include "common/http/tls_server.h"
 #include "common/http/watcher.h"
 
 enum { HTTP_BACKLOG = 1024, HTTP_SPARE_FILES = 256 };
@@ -50,17 +53,27 @@ enum { HTTP_BACKLOG = 1024, HTTP_SPARE_FILES = 256 };
 static void on_connection(void *context, struct MHD_Connection *connection, void **place,
                           enum MHD_ConnectionNotificationCode what) {
   struct http_server *s = context;
+  struct http_connection *c = *place;
+  const bool starts = what == MHD_CONNECTION_NOTIFY_STARTED;
+  struct tls_material *tls = !starts ? c->tls : s->tls ? tls_hold() : NULL;
   pthread_mutex_lock(&s->lock);
-  if (what == MHD_CONNECTION_NOTIFY_STARTED) {
-    *place = connection_open(&s->connections,
-                             MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd,
-                             MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr);
-    watcher_follow(s, *place);
+  if (starts) {
+    c = connection_open(&s->connections,
+                        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd,
+                        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr);
+    c->tls = tls;
+    c->secure = tls != NULL;
+    *place = c;
+    watcher_follow(s, c);
     watcher_wake_by(s, clock_monotonic_ms() + s->connections.sweep_ms);
   } else {
-    connection_close(&s->connections, *place);
+    connection_close(&s->connections, c);
   }
   pthread_mutex_unlock(&s->lock);
+  if (!starts)
+    tls_material_release(tls);
+  else if (tls != NULL)
+    tls_server_begin(c, connection);
 }
 
 static void *on_target(void *context, const char *target, struct MHD_Connection *connection) {
@@ -252,7 +265,9 @@ static int inactivity_seconds(const struct service_limits *l) {
   return (int)((longest_ms + 999) / 1000);
 }
 
-static struct MHD_Daemon *start_daemon(struct http_server *s, int listen_fd, int threads) {
+/* The key and the certificate are read while the daemon starts; every connection is given those of its time. */
+static struct MHD_Daemon *start_daemon(struct http_server *s, int listen_fd, int threads,
+                                       const struct tls_material *tls) {
   struct MHD_OptionItem options[] = {
       {MHD_OPTION_EXTERNAL_LOGGER, (intptr_t)on_log, NULL}, /* first: it also hears about the options after it */
       {MHD_OPTION_LISTEN_SOCKET, listen_fd, NULL},
@@ -266,8 +281,15 @@ static struct MHD_Daemon *start_daemon(struct http_server *s, int listen_fd, int
       {threads > 1 ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, threads, NULL},
       {MHD_OPTION_END, 0, NULL},
   };
-  return MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
-                          on_request, s, MHD_OPTION_ARRAY, options, MHD_OPTION_END);
+  const unsigned flags = MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
+  if (tls == NULL)
+    return MHD_start_daemon(flags | MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, on_request, s, MHD_OPTION_ARRAY,
+                            options, MHD_OPTION_END);
+  /* not by epoll: tls_server.c says why */
+  return MHD_start_daemon(flags | MHD_USE_POLL_INTERNAL_THREAD | MHD_USE_TLS, 0, NULL, NULL, on_request, s,
+                          MHD_OPTION_ARRAY, options, MHD_OPTION_HTTPS_MEM_CERT, tls->cert.data,
+                          MHD_OPTION_HTTPS_MEM_KEY, tls->key.data, MHD_OPTION_HTTPS_PRIORITIES, tls_server_priorities,
+                          MHD_OPTION_END);
 }
 
 static void register_metrics(struct http_server *s) {
@@ -298,6 +320,8 @@ enum rc http_server_start(struct http_server **out, const struct http_server_opt
   s->route_count = options->route_count;
   s->context = options->context;
   atomic_init(&s->closed, options->closed);
+  struct tls_material *tls = http_tls_serves() ? tls_hold() : NULL;
+  s->tls = tls != NULL;
   int listen_fd = -1;
   bool watching = false;
   if (options->token != NULL && options->token[0] != '\0' && (s->token = strdup(options->token)) == NULL) {
@@ -312,12 +336,13 @@ enum rc http_server_start(struct http_server **out, const struct http_server_opt
   if ((rc = watcher_start(s, err)) != RC_OK) goto out;
   watching = true;
   if ((rc = offload_start(s, err)) != RC_OK) goto out;
-  s->daemon = start_daemon(s, listen_fd, threads);
+  s->daemon = start_daemon(s, listen_fd, threads, tls);
   if (s->daemon == NULL)
     rc = err_set_errno(err, RC_IO, "starting libmicrohttpd with %d threads and %d connections", threads,
                        s->connections.count);
   listen_fd = -1; /* libmicrohttpd's, also when it failed */
 out:
+  tls_material_release(tls);
   if (rc == RC_OK) {
     *out = s;
     return RC_OK;

@@ -3,6 +3,8 @@
  * A service declares a table of routes (handler.h).  libmicrohttpd's threads (epoll, two of them) collect the request's
  * body under the route's limit, check the bearer token, match the route and call its handler.
  *
+ * It speaks https only where the process has a certificate (tls.h), else http only.
+ *
  * Connections are bounded, and so is the time that a request may take to come: connections.c.  All requests are
  * resumed before the daemon stops.
  */

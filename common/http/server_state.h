@@ -7,7 +7,7 @@
  *   request_body.c  route.c   stream.c   collecting a body; finding the handler; answers written bit by bit (SSE)
  *   reply.c                              answers, from any thread
  *   watcher.c                            suspending, hang-ups, deadlines, cancelling
- *   request.c                            one request: its target and its lifetime
+ *   request.c  tls_server.c              one request: its target and its lifetime; connections over TLS
  *   connections.c                        who may hold a connection, and for how long
  *
  * Threads.  Until its handler has been called a request belongs to the libmicrohttpd thread of its connection.  From
@@ -103,6 +103,7 @@ struct http_server {
   _Atomic(void *) context;      /* health is answered while it is being set */
   _Atomic(const char *) closed; /* why no handler is called yet; NULL: they are, with the context that is now set */
   char *token;
+  bool tls; /* its connections are TLS, with today's material each: tls_server.c */
   int port;
   struct service_limits limits;
   struct metric *responses[6]; /* by hundreds of the status */

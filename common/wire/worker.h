@@ -44,7 +44,7 @@ enum worker_role { ROLE_NONE, ROLE_HOLDER, ROLE_STANDBY }; /* absent | "holder" 
 struct worker_register {
   const char *name;      /* "gen-1": letters, digits, '.', '_', '-' */
   enum worker_kind kind; /* "generation" | "trainer" | "preprocess" */
-  const char *url;       /* where its own API answers: "http://host:port" */
+  const char *url;       /* where its own API answers: "http://host:port", or https */
   int32_t slots;         /* decode slots; 0 for a trainer and a preprocessor */
   enum worker_exactness exactness;
   enum worker_device device; /* "cpu", also when absent | "cuda" */

@@ -134,7 +134,7 @@ static enum rc command_find(const struct command **out, const struct arguments *
 
 /* A flag that the command does nothing with is a mistake of the user's, like an unknown one. */
 static enum rc flags_check(const struct command *c, const struct arguments *a, struct err *err) {
-  static const char *const all[] = {"coordinator", "auth-token", "verbose"};
+  static const char *const all[] = {"coordinator", "auth-token", "tls-cert", "tls-key", "tls-ca", "tls-peer-name", "verbose"};
   for (int i = 1; i < a->flag_count; i++) {
     const char *name = a->flags[i] + 2;
     const size_t len = strcspn(name, "=");
@@ -158,6 +158,7 @@ int main(int argc, char **argv) {
   const struct option options[] = {
       {"coordinator", OPTION_STRING, &s.coordinator, "http://127.0.0.1:8000", 0, 0, "the coordinator's address"},
       {"auth-token", OPTION_STRING, &s.token, "", 0, 0, "bearer token to show"},
+      TLS_CLIENT_OPTIONS(&s.tls),
       {"verbose", OPTION_BOOL, &s.verbose, "false", 0, 0, "print each call as a curl command, on standard error"},
       {"json", OPTION_BOOL, &s.json, "false", 0, 0, "print the coordinator's answer as it came"},
       {"watch", OPTION_BOOL, &s.watch, "false", 0, 0, "run start: follow the run"},

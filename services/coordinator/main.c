@@ -11,6 +11,7 @@
 #include "common/base/log.h"
 #include "common/base/program.h"
 #include "common/base/signals.h"
+#include "common/http/tls.h"
 #include "services/coordinator/driver/driver.h"
 #include "services/coordinator/fault.h"
 #include "services/coordinator/api/routes.h"
@@ -142,6 +143,7 @@ int main(int argc, char **argv) {
     rc = err_set(&err, RC_INVALID, "worker-ttl-ms",
                  "--worker-ttl-ms must be at least twice --heartbeat-ms, or live workers would be lost");
   }
+  if (rc == RC_OK && run) rc = http_tls_start(&s.program.tls, &err);
 #ifdef LEASEHOLD_FAULTS
   if (rc == RC_OK && run) rc = fault_set(coordinator_faults, s.fault, &err);
 #endif

@@ -11,6 +11,7 @@
 #include "common/base/program.h"
 #include "common/base/signals.h"
 #include "common/comm/fabric_open.h"
+#include "common/http/tls.h"
 #include "services/generation-server/fault.h"
 #include "services/generation-server/api/server.h"
 
@@ -104,7 +105,7 @@ int main(int argc, char **argv) {
       PROGRAM_OPTIONS(&s.program, "8100"),
       {"coordinator", OPTION_STRING, &s.coordinator, "", 0, 0, "the coordinator's URL; without it a standalone server"},
       {"advertise-url", OPTION_STRING, &s.advertise_url, "", 0, 0,
-       "how others reach this server; default http://BIND:PORT, for a wildcard the address toward the coordinator"},
+       "how others reach this server; default http://BIND:PORT (https with --tls-cert), for a wildcard the address toward the coordinator"},
       {"name", OPTION_STRING, &s.name, "", 0, 0, "this worker's name (default gen-HOST-PORT)"},
       {"fabric", OPTION_STRING, &s.fabric, "", 0, 0,
        "name of a fast network that this process shares with the trainer: weights then come by broadcast"},
@@ -141,6 +142,7 @@ int main(int argc, char **argv) {
                                   .option_count = sizeof options / sizeof options[0],
                                   .settings = &s.program};
   enum rc rc = program_start(&run, &program, argc, argv, &err);
+  if (rc == RC_OK && run) rc = http_tls_start(&s.program.tls, &err);
   if (rc == RC_OK && run) rc = check(&s, &server, &err);
   if (rc == RC_OK && run) rc = serve_in_fabric(&s, &server, &err);
   return program_end(&program, rc, &err);

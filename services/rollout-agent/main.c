@@ -7,6 +7,7 @@
 #include "common/base/log.h"
 #include "common/base/program.h"
 #include "common/base/signals.h"
+#include "common/http/tls.h"
 #include "services/rollout-agent/api/agent.h"
 #include "services/rollout-agent/engine/wires.h"
 
@@ -35,7 +36,7 @@ static enum rc check(const struct settings *s, struct agent_options *out, struct
   const struct engine_wire *wire = engine_wire_named(s->engine);
   bool checksum = false, at_temperature = wire && wire->logprobs_at_temperature;
   enum rc rc = demand("coordinator", s->coordinator, "the coordinator's URL", err);
-  if (rc == RC_OK) rc = demand("engine-url", s->engine_url, "the engine's URL", err);
+  if (rc == RC_OK) rc = demand("engine-url", s->engine_url, "the engine's URL; of https it is trusted by --tls-ca", err);
   if (rc == RC_OK) rc = demand("weights-dir", s->weights_dir, "a folder that the engine can read", err);
   if (rc == RC_OK && !wire) rc = err_set(err, RC_INVALID, "engine", "expected vllm or sglang, got '%.40s'", s->engine);
   if (rc == RC_OK) rc = choose(&checksum, "check", s->check, "checksum", "probe", err);
@@ -99,10 +100,10 @@ int main(int argc, char **argv) {
       PROGRAM_OPTIONS(&s.program, "8300"),
       {"coordinator", OPTION_STRING, &s.coordinator, "", 0, 0, "the coordinator's URL"},
       {"advertise-url", OPTION_STRING, &s.advertise_url, "", 0, 0,
-       "how others reach this agent; default http://BIND:PORT, for a wildcard the address toward the coordinator"},
+       "how others reach this agent; default http://BIND:PORT (https with --tls-cert), for a wildcard the address toward the coordinator"},
       {"name", OPTION_STRING, &s.name, "", 0, 0, "this worker's name (default agent-HOST-PORT)"},
       {"engine", OPTION_STRING, &s.engine, "vllm", 0, 0, "the wire that the engine speaks: vllm or sglang"},
-      {"engine-url", OPTION_STRING, &s.engine_url, "", 0, 0, "the engine's URL, http only"},
+      {"engine-url", OPTION_STRING, &s.engine_url, "", 0, 0, "the engine's URL"},
       {"engine-token", OPTION_STRING, &s.engine_token, "", 0, 0, "bearer token that is shown to the engine"},
       {"engine-model", OPTION_STRING, &s.engine_model, "", 0, 0,
        "the name that the engine serves the model under, where requests must name it"},
@@ -137,6 +138,7 @@ int main(int argc, char **argv) {
       .option_count = sizeof options / sizeof options[0],
       .settings = &s.program};
   enum rc rc = program_start(&run, &program, argc, argv, &err);
+  if (rc == RC_OK && run) rc = http_tls_start(&s.program.tls, &err);
   if (rc == RC_OK && run) rc = check(&s, &agent, &err);
   if (rc == RC_OK && run) rc = serve(&s, &agent, &err);
   return program_end(&program, rc, &err);

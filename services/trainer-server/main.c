@@ -12,6 +12,7 @@
 #include "common/base/program.h"
 #include "common/base/signals.h"
 #include "common/comm/fabric_open.h"
+#include "common/http/tls.h"
 #include "services/trainer-server/fault.h"
 #include "services/trainer-server/api/routes.h"
 #include "services/trainer-server/engine/checkpoint.h"
@@ -59,7 +60,7 @@ static void stop(struct settings *s, struct trainer *t) {
 
 static void advertise(struct settings *s, struct http_server *server, char url[LIMIT_URL_MAX]) {
   if (s->advertise_url[0]) return;
-  program_default_url(url, LIMIT_URL_MAX, s->program.bind, http_server_port(server), s->coordinator);
+  program_default_url(url, LIMIT_URL_MAX, s->program.bind, http_server_port(server), http_tls_serves(), s->coordinator);
   s->advertise_url = url;
 }
 
@@ -207,7 +208,7 @@ int main(int argc, char **argv) {
 #endif
       {"coordinator", OPTION_STRING, &s.coordinator, "", 0, 0, "the coordinator's URL"},
       {"advertise-url", OPTION_STRING, &s.advertise_url, "", 0, 0,
-       "how others reach this server; default http://BIND:PORT, for a wildcard the address toward the coordinator"},
+       "how others reach this server; default http://BIND:PORT (https with --tls-cert), for a wildcard the address toward the coordinator"},
       {"name", OPTION_STRING, &s.name, "", 0, 0,
        "this worker's name (default trainer, of a preprocessor preprocess-HOST-PORT)"},
       {"fabric", OPTION_STRING, &s.fabric, "", 0, 0,
@@ -268,6 +269,7 @@ int main(int argc, char **argv) {
     rc = checkpoint_go_back(s.trainer.state_dir, s.go_back, &err);
     run = false;
   }
+  if (rc == RC_OK && run) rc = http_tls_start(&s.program.tls, &err);
   if (rc == RC_OK && run && !s.trainer.model_dir[0])
     rc = err_set(&err, RC_INVALID, "model", "--model must name a Hugging Face folder");
   if (rc == RC_OK && run) {

@@ -20,6 +20,7 @@
 #include "common/base/log.h"
 #include "common/base/pool.h"
 #include "common/client/generation_client.h"
+#include "common/http/tls.h"
 #include "common/model/device.h"
 #include "common/model/network/model.h"
 #include "common/safetensors/safetensors.h"
@@ -185,7 +186,10 @@ int main(int argc, char **argv) {
     return 2;
   }
   log_init("publish_load", LOG_ERROR);
-  enum rc rc = side_open(&s, argv[2], pushes ? atoi(argv[4]) : 2, &err);
+  const char *ca = getenv("LEASEHOLD_TLS_CA"); /* of an https URL */
+  const struct tls_settings tls = {.cert = "", .key = "", .ca = ca ? ca : "", .client_ca = "", .peer_name = ""};
+  enum rc rc = http_tls_start(&tls, &err);
+  if (rc == RC_OK) rc = side_open(&s, argv[2], pushes ? atoi(argv[4]) : 2, &err);
   if (rc == RC_OK) rc = path_format(path, &err, "%s/model.safetensors", argv[2]);
   if (rc == RC_OK) rc = pushes ? read_weights(&s, path, &err) : write_weights(&s, path, &err);
   if (rc == RC_OK && pushes) rc = push(&s, argv[3], atoi(argv[5]), argc == 7 ? atof(argv[6]) : -1, &err);

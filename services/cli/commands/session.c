@@ -5,15 +5,18 @@
 #include <string.h>
 
 #include "common/base/limits.h"
+#include "common/http/tls.h"
 
 enum { CALL_MS = 60000, ANSWER_BYTES_MAX = 128 << 20 };
 
 enum rc session_open(struct session *s, struct err *err) {
-  const size_t len = strlen(s->coordinator);
-  if (strncmp(s->coordinator, "http://", 7) != 0 || len == 7)
-    return err_set(err, RC_INVALID, "coordinator", "--coordinator: expected http://host:port, got \"%s\"",
-                   s->coordinator);
-  return http_client_create(&s->http, s->token, NULL, err);
+  const size_t head = strncmp(s->coordinator, "https://", 8) == 0 ? 8 : 7;
+  if ((head == 7 && strncmp(s->coordinator, "http://", 7) != 0) || !s->coordinator[head])
+    return err_set(err, RC_INVALID, "coordinator",
+                   "--coordinator: expected http://host:port or https://host:port, got \"%s\"", s->coordinator);
+  s->tls.client_ca = ""; /* a server's */
+  const enum rc rc = http_tls_start(&s->tls, err);
+  return rc != RC_OK ? rc : http_client_create(&s->http, s->token, NULL, err);
 }
 
 void session_close(struct session *s) { http_client_destroy(s->http); }
@@ -30,10 +33,21 @@ static void print_quoted(const char *text) {
   fputc('\'', stderr);
 }
 
+static void print_flag(const char *flag, const char *value) {
+  if (!value[0]) return;
+  fprintf(stderr, " %s ", flag);
+  print_quoted(value);
+}
+
 static void print_curl(const struct session *s, const char *method, const char *url, const char *file) {
   if (!s->verbose) return;
   fprintf(stderr, "curl -sS");
   if (strcmp(method, "GET") != 0) fprintf(stderr, " -X %s", method);
+  if (strncmp(url, "https:", 6) == 0) {
+    print_flag("--cacert", s->tls.ca);
+    print_flag("--cert", s->tls.cert);
+    print_flag("--key", s->tls.key);
+  }
   if (s->token[0]) fprintf(stderr, " -H \"Authorization: Bearer $LEASEHOLD_AUTH_TOKEN\"");
   if (file) {
     fprintf(stderr, " -H 'Content-Type: application/json' --data-binary ");

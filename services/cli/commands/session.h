@@ -5,6 +5,7 @@
 #ifndef LEASEHOLD_CLI_COMMANDS_SESSION_H
 #define LEASEHOLD_CLI_COMMANDS_SESSION_H
 
+#include "common/base/program.h"
 #include "common/http/client.h"
 #include "common/json/json.h"
 
@@ -13,6 +14,7 @@ enum { EXIT_DONE, EXIT_REFUSED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_WAITS };
 
 struct session {
   const char *coordinator, *token;
+  struct tls_settings tls;
   bool verbose, json, watch;
   int64_t round, limit, timeout_s;
   const char *const *words; /* behind the command's name */

@@ -357,7 +357,7 @@ static void *caller_main(void *context) {
     log_error("a thread that asks for rewards ends: %s", err.message);
     return NULL;
   }
-  http_client_allow_https(http, r->options.ca_file);
+  http_client_of_strangers(http, r->options.ca_file);
   pthread_mutex_lock(&r->lock);
   while (!atomic_load(&r->stopping)) {
     struct task t;

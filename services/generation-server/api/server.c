@@ -14,6 +14,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/program.h"
+#include "common/http/tls.h"
 #include "services/generation-server/api/routes.h"
 #include "services/generation-server/api/server_state.h"
 
@@ -74,7 +75,7 @@ static enum rc start_http(struct server *s, struct err *err) {
   if (s->options.advertise_url && *s->options.advertise_url)
     snprintf(s->url, sizeof s->url, "%s", s->options.advertise_url);
   else
-    program_default_url(s->url, sizeof s->url, s->options.bind, server_port(s), s->options.coordinator);
+    program_default_url(s->url, sizeof s->url, s->options.bind, server_port(s), http_tls_serves(), s->options.coordinator);
   return RC_OK;
 }
 

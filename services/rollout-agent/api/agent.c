@@ -10,6 +10,7 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/program.h"
+#include "common/http/tls.h"
 #include "services/rollout-agent/api/routes.h"
 
 enum { HTTP_THREADS = 1, HTTP_DRAIN_MS = 1000, HAND_BACK_MS = 5000 };
@@ -49,7 +50,7 @@ static enum rc start_http(struct agent *a, struct err *err) {
   if (o->advertise_url && *o->advertise_url)
     snprintf(a->url, sizeof a->url, "%s", o->advertise_url);
   else
-    program_default_url(a->url, sizeof a->url, o->bind, agent_port(a), o->coordinator);
+    program_default_url(a->url, sizeof a->url, o->bind, agent_port(a), http_tls_serves(), o->coordinator);
   return RC_OK;
 }
 

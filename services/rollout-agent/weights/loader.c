@@ -15,6 +15,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/queue.h"
+#include "common/http/tls.h"
 #include "services/rollout-agent/weights/version_folder.h"
 
 enum { OLDER_BELIEVED = 3, RETRY_MIN_MS = 200, RETRY_MAX_MS = 10000, NAP_MS = 500, PROVE_SLACK_MS = 5000 };
@@ -344,6 +345,7 @@ enum rc loader_start(struct loader **out, const struct loader_options *options, 
   cond_init(&l->changed);
   enum rc rc = http_client_create(&l->trainer_http, options->trainer_token, &l->cancel, err);
   if (rc == RC_OK) rc = http_client_create(&l->engine_http, options->engine_token, &l->cancel, err);
+  if (rc == RC_OK) http_client_of_strangers(l->engine_http, http_tls_ca());
   if (rc == RC_OK && pthread_create(&l->thread, NULL, loader_main, l) != 0)
     rc = err_set(err, RC_NO_MEMORY, NULL, "the loader's thread could not be made");
   l->started = rc == RC_OK;

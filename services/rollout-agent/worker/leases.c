@@ -19,6 +19,7 @@
 #include "common/base/log.h"
 #include "common/base/queue.h"
 #include "common/client/coordinator_client.h"
+#include "common/http/tls.h"
 
 enum {
   POLL_WAIT_MS = 15000,
@@ -412,6 +413,7 @@ static enum rc start_slots(struct leases *l, struct err *err) {
     struct slot *s = &l->slots[i];
     s->leases = l;
     rc = http_client_create(&s->engine_http, l->options.engine_token, &s->cut, err);
+    if (rc == RC_OK) http_client_of_strangers(s->engine_http, http_tls_ca());
     if (rc == RC_OK) rc = http_client_create(&s->post_http, l->options.token, &l->cancel_post, err);
     if (rc == RC_OK && pthread_create(&s->thread, NULL, slot_main, s) != 0)
       rc = err_set(err, RC_NO_MEMORY, NULL, "the thread of slot %d could not be made", i);

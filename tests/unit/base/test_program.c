@@ -15,7 +15,7 @@
 static char url[512];
 
 static const char *default_url(const char *bind, const char *coordinator) {
-  program_default_url(url, sizeof url, bind, 8100, coordinator);
+  program_default_url(url, sizeof url, bind, 8100, false, coordinator);
   return url;
 }
 
@@ -33,6 +33,8 @@ static void test_an_address_of_its_own_is_told_as_it_is(void **state) {
   assert_string_equal(default_url("10.1.2.3", "http://127.0.0.1:8000"), "http://10.1.2.3:8100");
   assert_string_equal(default_url("127.0.0.1", ""), "http://127.0.0.1:8100");
   assert_string_equal(default_url("fd00::5", "http://127.0.0.1:8000"), "http://[fd00::5]:8100");
+  program_default_url(url, sizeof url, "10.1.2.3", 8100, true, "https://10.1.2.9:8000");
+  assert_string_equal(url, "https://10.1.2.3:8100");
 }
 
 static void test_a_wildcard_beside_the_coordinator_is_loopback(void **state) {

@@ -372,8 +372,8 @@ static void test_connection_refused(void **state) {
 
 static void test_bad_urls(void **state) {
   (void)state;
-  static const char *const urls[] = {"", "http://", "file:///etc/passwd", "https://127.0.0.1:1/",
-                                     "http://127.0.0.1:99999/"};
+  static const char *const urls[] = {"", "http://", "file:///etc/passwd", "ftp://127.0.0.1:1/",
+                                     "https://", "http://127.0.0.1:99999/"};
   struct http_client *c = client_of(NULL, NULL);
   for (size_t i = 0; i < sizeof urls / sizeof urls[0]; i++) {
     struct http_answer answer;
@@ -430,16 +430,15 @@ static void test_redirects_are_not_followed(void **state) {
   peer_stop(&p);
 }
 
-/* https is spoken where it was allowed only; its peers' certificates are tested end to end (test_remote_rewards.py). */
-static void test_https_is_allowed_first(void **state) {
+/* Certificates are tested end to end (test_tls.py, test_remote_rewards.py). */
+static void test_https_is_spoken_to_peers_and_strangers(void **state) {
   (void)state;
   struct http_answer answer;
   struct err err;
   const struct http_call call = {.method = "GET", .url = "https://127.0.0.1:1/", .deadline_ms = PEER_WAIT_MS};
   struct http_client *c = client_of(NULL, NULL);
-  assert_int_equal(http_client_call(c, &call, &answer, &err), RC_INVALID);
-  assert_non_null(strstr(err.message, "an http:// URL was expected"));
-  http_client_allow_https(c, NULL);
+  assert_int_equal(http_client_call(c, &call, &answer, &err), RC_UNAVAILABLE); /* nobody listens there */
+  http_client_of_strangers(c, NULL);
   assert_int_equal(http_client_call(c, &call, &answer, &err), RC_UNAVAILABLE); /* nobody listens there */
   http_client_destroy(c);
 }
@@ -494,7 +493,7 @@ int main(void) {
       cmocka_unit_test(test_bad_urls),
       cmocka_unit_test(test_cancel_flag),
       cmocka_unit_test(test_redirects_are_not_followed),
-      cmocka_unit_test(test_https_is_allowed_first),
+      cmocka_unit_test(test_https_is_spoken_to_peers_and_strangers),
       cmocka_unit_test(test_a_file_of_authorities_has_certificates),
   };
   return cmocka_run_group_tests_name("http/client", tests, NULL, NULL);

@@ -129,11 +129,12 @@ static void a_name_is_letters_digits_dot_underscore_dash(void **state) {
 
 static void a_url_is_http_host_port(void **state) {
   (void)state;
-  static const char *const bad[] = {"https://h:1", "http://",      "http://:80",   "http:///x",   "h:1",
+  static const char *const bad[] = {"ftp://h:1", "https://", "https:///x", "http://",      "http://:80",   "http:///x",   "h:1",
                                     "http://h:1/", "http://h:1?x", "http://h:1#x", "http://h :1", "http://u@h:1"};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
     message_check_refused(&register_message, "http://10.0.0.7:8081", bad[i], "url");
   message_check_accepted(&register_message, "http://10.0.0.7:8081", "http://gateway.local:80/gen-1");
+  message_check_accepted(&register_message, "http://10.0.0.7:8081", "https://10.0.0.7:8081");
   message_check_refused(&answer_message, "http://trainer:8082", "ftp://trainer", "current.trainer_url");
 }
 
