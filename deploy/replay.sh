@@ -7,6 +7,7 @@
 # Runs that this one starts from are replayed first.  Variables: DATA_DIR (deploy/demo: where the runs' datasets lie), BIN (build/bin), OUT (a temporary folder, removed at the end).
 # Status 0: the same weights, byte for byte.  1: not, or it could not be told; the log says why.
 set -euo pipefail
+unset "${!LEASEHOLD_TLS_@}" # both ends are on this machine's loopback, and talk http
 [ $# -ge 2 ] || { sed -n '2,8p' "$0" >&2; exit 2; }
 DB=$1 RUN=$2
 shift 2
