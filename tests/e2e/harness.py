@@ -53,19 +53,21 @@ class HttpError(Exception):
 
 
 SERVICE_OF = {}  # "http://host:port" -> the contract that judges its answers
+CONTEXT_OF = {}  # "https://host:port" -> the ssl.SSLContext of calls to it
 
 
 def exchange(method, url, body=None, headers=None):
     """One exchange, judged by the contract: (status, headers, bytes).  body: bytes are sent as they are, anything else as JSON."""
     data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
     request = urllib.request.Request(url, data=data, method=method, headers={"Content-Type": "application/json", **(headers or {})})
+    parts = urllib.parse.urlsplit(url)
+    origin = f"{parts.scheme}://{parts.netloc}"
     try:
-        with urllib.request.urlopen(request, timeout=CALL_SECONDS) as answer:
+        with urllib.request.urlopen(request, timeout=CALL_SECONDS, context=CONTEXT_OF.get(origin)) as answer:
             status, answer_headers, content = answer.status, answer.headers, answer.read()
     except urllib.error.HTTPError as error:
         status, answer_headers, content = error.code, error.headers, error.read()
-    parts = urllib.parse.urlsplit(url)
-    service = SERVICE_OF.get(f"{parts.scheme}://{parts.netloc}")
+    service = SERVICE_OF.get(origin)
     if service:
         contract(service).check(method, parts.path, status, answer_headers.get("Content-Type"), content)
     return status, answer_headers, content
@@ -88,7 +90,8 @@ class Service:
         self.name = name
         self.program = program
         self.launcher = launcher
-        self.args = list(args)
+        self.tls = cluster.tls
+        self.args = [*args, *(self.tls.flags if self.tls else [])]
         self.cluster_folder = cluster.folder
         self.log = cluster.folder / f"{name}.log"
         self.launch(self.args, bin_dir, port=0)
@@ -111,7 +114,9 @@ class Service:
                 raise RuntimeError(f"{self.name} wrote no port within {START_SECONDS} s: {self.log.read_text()[-2000:]}")
             time.sleep(0.01)
         self.port = int(port_file.read_text())
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
+        if self.tls:
+            CONTEXT_OF[self.url] = self.tls.context
         SERVICE_OF[self.url] = self.program
 
     def restart(self, args=None, bin_dir=None, port=None):
@@ -181,10 +186,13 @@ def without_fault(args):
 
 
 class Cluster:
-    """A coordinator, a trainer-server and any number of generation-servers."""
+    """A coordinator, a trainer-server and any number of generation-servers.  tls: an authority.Tls of all of them."""
 
-    def __init__(self, folder, model=DATA / "model", trainer=(), coordinator=(), trainer_bin=None, coordinator_bin=None, launcher=None):
+    tls = None
+
+    def __init__(self, folder, model=DATA / "model", trainer=(), coordinator=(), trainer_bin=None, coordinator_bin=None, launcher=None, tls=None):
         self.folder = pathlib.Path(folder)
+        self.tls = tls
         self.folder.mkdir(parents=True, exist_ok=True)
         self.services = []
         self.database = self.folder / "coordinator.db"
@@ -275,10 +283,11 @@ class Cluster:
 
 
 class Standalone(Cluster):
-    """Generation-servers alone."""
+    """Services alone."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, tls=None):
         self.folder = folder
+        self.tls = tls
         self.services = []
 
 

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from authority import Authority
 from harness import ROOT, SERVICE_OF, Cluster, Deadline, HttpError, call, digests, grpo_config
 
 SCORES = """
@@ -60,30 +61,13 @@ class Judge:
         self.process.wait()
 
 
-class Authority:
-    """Signs certificates of TLS servers."""
-
-    KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-
-    def __init__(self, folder):
-        self.folder = folder
-        folder.mkdir()
-        self.file = folder / "authority.pem"
-        self.openssl("req", "-x509", *self.KEY, "-keyout", folder / "authority.key", "-out", self.file, "-subj", f"/CN={folder.name}", "-days", 2)
-
-    def openssl(self, *arguments):
-        subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
-
-    def judge(self, name, host="IP:127.0.0.1", days=2):
-        """A reward server with a certificate for the host."""
-        key, asked, signed = (self.folder / (name + ending) for ending in (".key", ".csr", ".pem"))
-        self.openssl("req", *self.KEY, "-keyout", key, "-out", asked, "-subj", "/CN=judge", "-addext", f"subjectAltName={host}")
-        self.openssl("x509", "-req", "-in", asked, "-CA", self.file, "-CAkey", self.folder / "authority.key", "-copy_extensions", "copyall", "-days", days, "-out", signed)
-        return SecureJudge(self.folder / name, "reward_server.py", "--module", self.folder / name / "scores.py", "--certificate", signed, "--key", key)
-
-
 class SecureJudge(Judge):
     scheme = "https"
+
+    def __init__(self, authority, name, names="IP:127.0.0.1", days=30):
+        certificate, key = authority.certificate(name, names, days)
+        folder = authority.folder / name
+        super().__init__(folder, "reward_server.py", "--module", folder / "scores.py", "--certificate", certificate, "--key", key)
 
 
 @pytest.fixture(scope="module")
@@ -137,8 +121,8 @@ def test_a_server_is_worth_as_much_as_a_verifier(cluster, judge, expected):
 
 def test_an_https_server_is_asked_only_under_a_trusted_certificate_of_its_host(cluster, judge, authority, expected, tmp_path):
     judge.mode("fine")
-    trusted, late, other = authority.judge("trusted"), authority.judge("late", days=-1), authority.judge("other", host="DNS:judge.example")
-    stranger = Authority(tmp_path / "stranger").judge("stranger")
+    trusted, late, other = SecureJudge(authority, "trusted"), SecureJudge(authority, "late", days=-1), SecureJudge(authority, "other", names="DNS:judge.example")
+    stranger = SecureJudge(Authority(tmp_path / "stranger"), "stranger")
     plain = "https" + judge.url.removeprefix("http")
     try:
         run = cluster.run(config(http(trusted)))
