@@ -12,15 +12,15 @@ import socket
 import ssl
 import stat
 import subprocess
-import types
 import urllib.error
 import urllib.request
+from types import SimpleNamespace as Namespace
 
 import pytest
 import yaml
 
 from authority import Authority, Tls, client_context
-from harness import BIN, ROOT, Cluster, Standalone, call, digests, exchange, grpo_config
+from harness import BIN, DATA, ROOT, Cluster, Standalone, call, digests, exchange, grpo_config
 
 ROUNDS = 4
 NAMES = "IP:127.0.0.1,DNS:pool.leasehold"
@@ -169,6 +169,17 @@ def test_curl_and_the_command_line_speak_it(cluster, folder):
     assert done.returncode == 3 and "its certificate is refused" in done.stderr, done
 
 
+def test_the_other_listeners_speak_it_and_join(cluster, tmp_path):
+    url = cluster.coordinator.url
+    agent = ["--coordinator", url, "--engine-url", "https://127.0.0.1:1", "--weights-dir", tmp_path]
+    preprocessor = ["--coordinator", url, "--role", "preprocess", "--model", DATA / "model", "--random-init", 1]
+    with Standalone(tmp_path, tls=cluster.tls) as alone:
+        for service in (alone.start("agent", "rollout-agent", agent), alone.start("preprocess", "trainer-server", preprocessor)):
+            assert exchange("GET", service.url + "/healthz")[0] == 200
+            service.wait_log("registered as w")
+            assert answer(service.url, "/metrics", client_context(Namespace(file=cluster.tls.ca)))[0] == 403
+
+
 def test_streams_long_polls_and_large_bodies(cluster):
     run = cluster.create_run(config())
     with urllib.request.urlopen(f"{cluster.coordinator.url}/v1/runs/{run}/events", timeout=60, context=cluster.tls.context) as stream:
@@ -212,10 +223,10 @@ def test_plain_http_on_a_tls_port_is_answered_and_noise_ends(cluster):
     assert answer(cluster.coordinator.url, "/healthz", cluster.tls.context)[0] == 200
 
 
-def runnable_seconds(service):
-    """That its threads have computed, or waited for a core to compute: a thread that spins has one of the two all the time, however busy the machine is."""
+def computed_seconds(service):
+    """Of all its threads, to the nanosecond."""
     tasks = pathlib.Path(f"/proc/{service.process.pid}/task").iterdir()
-    return sum(sum(map(int, (task / "schedstat").read_text().split()[:2])) for task in tasks) / 1e9
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 def client_hello():
@@ -242,10 +253,10 @@ def test_silent_handshakes_do_not_stop_the_service(authority, pair, folder):
             return made
 
         few = knock(len(words))
-        before = runnable_seconds(service)
+        before = computed_seconds(service)
         for one in few:
             to_its_end(one)
-        assert runnable_seconds(service) - before < 0.7, "half a handshake keeps a thread of libmicrohttpd spinning where it waits by epoll"
+        assert computed_seconds(service) - before < 0.2, "half a handshake keeps a thread of libmicrohttpd spinning where it waits by epoll"
         many = knock(400)  # more than there are places
         assert call("GET", service.url + "/v1/runs") == {"runs": []}
         for _ in range(10):
@@ -325,7 +336,7 @@ def test_the_script_makes_certificates_that_serve_and_renews_them(tmp_path):
 
     make("127.0.0.1", "localhost", "::1")
     assert stat.S_IMODE(os.stat(files / "pool.key").st_mode) == stat.S_IMODE(os.stat(files / "ca.key").st_mode) == 0o600
-    tls = Tls(types.SimpleNamespace(file=files / "ca.crt"), files / "pool.crt", files / "pool.key")
+    tls = Tls(Namespace(file=files / "ca.crt"), files / "pool.crt", files / "pool.key")
     with Standalone(tmp_path, tls=tls) as alone:
         service = alone.start("made", "coordinator", ["--db", tmp_path / "db"])
         assert call("GET", service.url + "/v1/runs") == {"runs": []}
