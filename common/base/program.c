@@ -16,6 +16,7 @@
 enum rc program_start(bool *run, const struct program *p, int argc, char **argv, struct err *err) {
   enum options_action action;
   enum log_level level;
+  enum log_format format;
   *run = false;
   enum rc rc = options_parse(&action, p->options, p->option_count, argc, argv, err);
   if (rc != RC_OK) return rc;
@@ -28,7 +29,9 @@ enum rc program_start(bool *run, const struct program *p, int argc, char **argv,
     return RC_OK;
   }
   if ((rc = log_level_parse(&level, p->settings->log_level, err)) != RC_OK) return rc;
+  if ((rc = log_format_parse(&format, p->settings->log_format, err)) != RC_OK) return rc;
   log_init(p->name, level);
+  log_as(format);
   signals_install();
   *run = true;
   return RC_OK;
@@ -108,6 +111,9 @@ void program_default_name(char *out, size_t size, const char *prefix, int port) 
 
 int program_end(const struct program *p, enum rc rc, const struct err *err) {
   if (rc == RC_OK) return 0;
-  fprintf(stderr, "%s: %s\n", p->name, err->message);
+  if (log_is_text())
+    fprintf(stderr, "%s: %s\n", p->name, err->message);
+  else
+    log_error("%s", err->message);
   return 1;
 }

@@ -46,7 +46,7 @@ struct tls_settings {
 
 /* The flags that every service has. */
 struct program_settings {
-  const char *bind, *port_file, *token, *log_level;
+  const char *bind, *port_file, *token, *log_level, *log_format;
   int64_t port;
   struct tls_settings tls;
   struct service_limits limits;
@@ -73,6 +73,13 @@ struct program_settings {
        0,                                                                                                       \
        "certificates (PEM) of the authorities of clients: every client but of open routes must show one "       \
        "they signed; empty: none is asked for"},                                                                \
+      {"log-format",                                                                                            \
+       OPTION_STRING,                                                                                           \
+       &(settings)->log_format,                                                                                 \
+       "text",                                                                                                  \
+       0,                                                                                                       \
+       0,                                                                                                       \
+       "text, logfmt or json; the latter two with keys of their own: run, round, lease, trace ..."},            \
       SERVICE_LIMIT_OPTIONS(&(settings)->limits)
 
 struct program {

@@ -23,6 +23,7 @@
 #include "common/http/status.h"
 #include "common/http/tls.h"
 #include "common/http/tls_client.h"
+#include "common/http/trace.h"
 #include "common/json/json.h"
 
 enum {
@@ -166,6 +167,15 @@ static bool append_header(struct curl_slist **list, const char *line) {
   return true;
 }
 
+/* Of what the calling thread works for. */
+static bool append_trace(struct curl_slist **list) {
+  char line[sizeof "traceparent: " + TRACEPARENT_CHARS] = "traceparent: ";
+  struct trace t;
+  if (!trace_get(&t)) return true;
+  traceparent_write(line + strlen(line), &t);
+  return append_header(list, line);
+}
+
 static enum rc make_headers(const struct http_client *c, const struct http_call *call, struct curl_slist **list,
                             struct err *err) {
   bool fine = c->authorization == NULL || append_header(list, c->authorization);
@@ -180,6 +190,7 @@ static enum rc make_headers(const struct http_client *c, const struct http_call 
   }
   for (const char *const *header = call->headers; header != NULL && *header != NULL; header++)
     fine = fine && append_header(list, *header);
+  fine = fine && append_trace(list);
   return fine ? RC_OK : err_set(err, RC_NO_MEMORY, NULL, "no memory for the request headers");
 }
 

@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#include "common/http/request_log.h"
+
 /* One segment of a pattern: its length; *rest points behind it. */
 static size_t pattern_segment(const char *pattern, const char **rest) {
   size_t len = strcspn(pattern, "/");
@@ -90,13 +92,16 @@ const char *http_param(const struct http_request *r, const char *name) {
 
 void route_run(struct http_request *r) {
   struct http_server *s = r->server;
+  request_log_begin(r);
   r->route->handler(r, s->context);
   pthread_mutex_lock(&s->lock);
   const bool unanswered = r->state == HTTP_HANDLING;
   pthread_mutex_unlock(&s->lock);
-  if (!unanswered) return;
-  struct err err;
-  err_set(&err, RC_INTERNAL, NULL, "the handler of %s %s neither replied nor suspended", r->route->method,
-          r->route->path);
-  http_fail(r, &err);
+  if (unanswered) {
+    struct err err;
+    err_set(&err, RC_INTERNAL, NULL, "the handler of %s %s neither replied nor suspended", r->route->method,
+            r->route->path);
+    http_fail(r, &err);
+  }
+  request_log_end();
 }

@@ -38,6 +38,7 @@
 #include "common/http/request.h"
 #include "common/http/request_body.h"
 #include "common/http/request_head.h"
+#include "common/http/request_log.h"
 #include "common/http/route.h"
 #include "common/http/server_state.h"
 #include "common/http/status.h"
@@ -99,6 +100,7 @@ static enum MHD_Result queue_response(struct http_request *r, struct MHD_Connect
   if (r->state == HTTP_REPLIED) connection_sending(&s->connections, r->place);
   pthread_mutex_unlock(&s->lock);
   if (response == NULL) return MHD_NO;
+  request_log_answered(r, status);
   enum MHD_Result result = MHD_queue_response(connection, (unsigned)status, response);
   MHD_destroy_response(response);
   metric_add(s->responses[status >= 100 && status <= 599 ? status / 100 : 0], 1);
@@ -119,7 +121,9 @@ static enum MHD_Result handle(struct http_request *r, struct MHD_Connection *con
   pthread_mutex_unlock(&s->lock);
 
   if (r->refused_status != 0) {
+    request_log_begin(r);
     reply_error(r, r->refused_status, &r->refused);
+    request_log_end();
     return queue_response(r, connection);
   }
   if (takes_long(r)) return offload_submit(r) ? MHD_YES : queue_response(r, connection);

@@ -5,6 +5,7 @@
  *   server.c                             start and stop, libmicrohttpd's callbacks
  *   request_head.c  offload.c            judging a request's head; handlers on threads of their own
  *   request_body.c  route.c   stream.c   collecting a body; finding the handler; answers written bit by bit (SSE)
+ *   request_log.c                        what is logged on behalf of a request
  *   reply.c                              answers, from any thread
  *   watcher.c                            suspending, hang-ups, deadlines, cancelling
  *   request.c  tls_server.c              one request: its target and its lifetime; connections over TLS
@@ -31,6 +32,7 @@
 #include "common/base/service_limits.h"
 #include "common/http/connections.h"
 #include "common/http/handler.h"
+#include "common/http/trace.h"
 
 enum {
   HTTP_SEGMENTS_MAX = 16,             /* of a path */
@@ -70,6 +72,9 @@ struct http_request {
   struct json *json;
   int refused_status; /* not 0: the handler is not called, `refused` is the answer */
   struct err refused;
+
+  int64_t number, begun_us; /* set by request_log.c; number 0: not yet */
+  struct trace trace;
 
   struct http_pair reply_headers[HTTP_REPLY_HEADERS_MAX];
   int reply_header_count;

@@ -99,6 +99,7 @@ static void lease_write(const struct lease *m, struct json_writer *w) {
   stop_strings_write(&m->stop, w);
   json_kv_u64(w, "seed", m->seed);
   json_kv_int(w, "ttl_ms", m->ttl_ms);
+  if (m->traceparent) json_kv_string(w, "traceparent", m->traceparent);
   json_kv_i32s(w, "prompt_ids", m->prompt_ids.items, m->prompt_ids.count);
   json_key(w, "partials");
   json_array_begin(w);
@@ -170,6 +171,7 @@ static enum rc lease_read(void *item, const struct json *value, struct arena *ar
       {.name = "stop", .kind = FIELD_VALUE, .target = &stop},
       WIRE_U64("seed", m->seed),
       WIRE_I32("ttl_ms", m->ttl_ms, 1, WIRE_MS_MAX),
+      WIRE_OPTIONAL_NAME("traceparent", m->traceparent),
       WIRE_TOKENS("prompt_ids", m->prompt_ids, LIMIT_PROMPT_TOKENS),
       {.name = "partials", .kind = FIELD_VALUE, .target = &partials},
   };

@@ -57,6 +57,7 @@ struct lease {
   uint64_t seed;   /* the run's */
   int32_t ttl_ms;
   struct json_i32s prompt_ids;
+  const char *traceparent; /* the round's trace (common/http/trace.h); NULL: none, left out.  For logs alone */
   struct partial_sample *partials; /* tokens that an earlier holder handed back */
   size_t partial_count;
 };

@@ -61,6 +61,7 @@ static enum rc post_run_execute(struct core *c, struct command *cmd, struct err 
   created_write(cmd, run, m);
   c->kick_due = true;
   const char *state = state_name(MACHINE_RUN, (int)first_state(m));
+  log_context_id(id_run(run).text);
   log_info("run %s is %s: %s, %d rounds", id_run(run).text, state, m->config.training.objective, m->config.rounds);
   struct buf event = BUF_INIT;
   buf_printf(&event, "{\"state\":\"%s\",\"error\":null}", state);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "common/base/clock.h"
+#include "common/base/log.h"
 #include "common/base/queue.h"
 #include "services/coordinator/rounds/batches.h"
 #include "services/coordinator/rounds/inner_steps.h"
@@ -15,6 +16,7 @@ enum { IDLE_MS = 1000 };
 struct awaited {
   struct awaited *next;
   struct trainer_job job;
+  struct log_context log; /* the driver's, when it sent the job */
 };
 
 struct batch_answers {
@@ -193,9 +195,11 @@ static void *batch_answers_main(void *context) {
   struct batch_answers *w = context;
   for (struct awaited *a; (a = take(w));) {
     struct err err = {0};
+    log_context_restore(&a->log);
     const enum rc rc =
         a->job.batch ? take_batch_answer(w, a->job.batch, &err) : take_step_answer(w, a->job.inner, &err);
     awaited_free(a);
+    log_context_clear();
     if (put_down(w, rc, &err)) w->kick(w->kick_context);
   }
   return NULL;
@@ -247,6 +251,7 @@ enum rc batch_answers_add(struct batch_answers *w, struct trainer_job *job, stru
     return err_set(err, RC_NO_MEMORY, NULL, "a batch was refused memory");
   }
   a->job = *job;
+  log_context_save(&a->log);
   *job = (struct trainer_job){0};
   pthread_mutex_lock(&w->lock);
   if (w->failure == RC_OK) {

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "common/base/clock.h"
+#include "common/base/log.h"
 #include "common/base/queue.h"
 #include "services/coordinator/driver/late_check.h"
 #include "services/coordinator/driver/next.h"
@@ -12,6 +13,8 @@
 #include "services/coordinator/driver/step.h"
 #include "services/coordinator/driver/train.h"
 #include "services/coordinator/driver/trouble.h"
+#include "services/coordinator/run/round_work.h"
+#include "services/coordinator/store/ids.h"
 
 enum { IDLE_MS = 200, TICK_MS = 50, LOST_MS = 120000 };
 
@@ -25,6 +28,7 @@ static enum rc train_ahead(struct driver *d, const struct active_run *a, struct 
   next.unfinished = -1;
   if (a->unfinished < 0 || d->context->config.mode != MODE_INFLIGHT) return RC_OK;
   if (next_work(&next, true, &d->context->config, &round) != NEXT_TRAIN) return RC_OK;
+  round_work(d->context, next.round, -1);
   return train_round(d, &next, err);
 }
 
@@ -34,14 +38,17 @@ static enum rc work(struct driver *d, const struct active_run *a, bool *progress
   int64_t round = 0;
   const enum next_work next = next_work(a, d->trainer.found, opened ? &d->context->config : NULL, &round);
   *progress = next == NEXT_START;
+  log_context_id(id_run(a->run).text);
   switch (next) {
     case NEXT_NOTHING: break;
     case NEXT_NO_TRAINER: return err_set(err, RC_UNAVAILABLE, NULL, "no trainer is registered");
     case NEXT_START: return start_run(d, a, err);
-    case NEXT_TRAIN: return train_round(d, a, err);
+    case NEXT_TRAIN: round_work(d->context, a->round, -1); return train_round(d, a, err);
     case NEXT_STEP: {
       const enum rc rc = train_ahead(d, a, err);
-      return rc == RC_OK ? step_round(d, a, round, progress, err) : rc;
+      if (rc != RC_OK) return rc;
+      round_work(d->context, round, -1);
+      return step_round(d, a, round, progress, err);
     }
   }
   return RC_OK;
@@ -64,6 +71,7 @@ static bool driver_turn(struct driver *d) {
       d->retry_ms = trouble_meet(d, &a, rc, &err);
   }
   look_free(&a);
+  log_context_clear();
   return rc == RC_OK && progress;
 }
 

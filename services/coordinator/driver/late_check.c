@@ -162,6 +162,8 @@ static void *late_check_main(void *context) {
     l->gone = false;
     l->shown_ms = core_monotonic_ms(l->core);
     const enum rc rc = find(l, &config, &err);
+    log_context_clear();
+    if (l->run) log_context_id(id_run(l->run).text);
     if (rc == RC_OK && l->run) more = judge(l, config);
     free(config);
     if (!more) wait_ms(l, l->run ? SHOWN_MS : LOOK_MS);

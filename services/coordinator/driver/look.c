@@ -37,7 +37,7 @@ static enum rc read_run(struct store *s, struct active_run *a, struct err *err) 
   struct rows q;
   enum rc rc = store_query(
       s, &q, err,
-      "SELECT id, state, rounds, config, error IS NOT NULL, waiting_for FROM runs WHERE state IN (?1, ?2, ?3, ?4, ?5, "
+      "SELECT id, state, rounds, config, error IS NOT NULL, waiting_for, created_ms FROM runs WHERE state IN (?1, ?2, ?3, ?4, ?5, "
       "?6) ORDER BY state IN (?1, ?6), id LIMIT 1",
       BINDS(b_int(RUN_QUEUED), b_int(RUN_STARTING), b_int(RUN_RUNNING), b_int(RUN_PAUSED), b_int(RUN_STOPPING),
             b_int(RUN_CHECKING)));
@@ -47,6 +47,7 @@ static enum rc read_run(struct store *s, struct active_run *a, struct err *err) 
     a->run = rows_int(&q, 0);
     a->state = (enum run_state)rows_int(&q, 1);
     a->rounds = rows_int(&q, 2);
+    a->created_ms = rows_int(&q, 6);
     a->held = a->state == RUN_PAUSED && rows_int(&q, 4) != 0;
     snprintf(a->waiting_for, sizeof a->waiting_for, "%s", rows_text(&q, 5, NULL));
     a->config = strdup(rows_text(&q, 3, NULL));

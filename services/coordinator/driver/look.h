@@ -19,7 +19,7 @@ struct active_run {
   enum run_state state;
   bool held;                         /* trouble has paused it: nothing is tried until somebody resumes it */
   char waiting_for[ERR_MESSAGE_MAX]; /* as it is shown; "": nothing */
-  int64_t rounds;
+  int64_t rounds, created_ms;
   char *config;     /* owned: look_free */
   bool has_version; /* it was opened before */
   int64_t version;  /* the current one */

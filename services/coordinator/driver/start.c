@@ -55,6 +55,7 @@ enum rc start_context(struct driver *d, const struct active_run *a, struct err *
   if (rc == RC_OK) rc = run_context_create(&context, a->run, a->config, &files, core_options(d->core)->data_dir, err);
   model_files_free(&files);
   if (rc != RC_OK) return rc;
+  context->created_ms = a->created_ms;
   if (!a->has_version) run_context_preview(context);
   run_context_release(d->context);
   d->context = context;

@@ -1,6 +1,9 @@
 /* Sends a round's batches and inner steps while the trainer has room, and begins the step after the last one. */
 #include "services/coordinator/driver/train.h"
 
+#include <inttypes.h>
+
+#include "common/base/log.h"
 #include "services/coordinator/driver/next.h"
 #include "services/coordinator/fault.h"
 #include "services/coordinator/writer/core.h"
@@ -15,6 +18,8 @@ static enum rc send_job(struct driver *d, const struct active_run *a, const stru
       trainer_job_send(&made, driver_readers(d), d->context, &d->trainer, &place, job, stored_before, d->http, err);
   if (rc == RC_OK) rc = batch_answers_add(d->answers, &made, err);
   if (rc == RC_OK) d->sent.newest = *job;
+  if (rc == RC_OK)
+    log_debug("%s %" PRId64 " is with the trainer", job->inner ? "inner step" : "batch", job->inner ? job->step : job->number);
   return rc;
 }
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/log.h"
 #include "services/coordinator/fault.h"
 #include "services/coordinator/decide/dispatch.h"
 #include "services/coordinator/decide/expiry.h"
@@ -13,7 +14,7 @@
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/store/token_bytes.h"
 #include "services/coordinator/pool/pool.h"
-#include "services/coordinator/run/run_context.h"
+#include "services/coordinator/run/round_work.h"
 #include "services/coordinator/decide/stored.h"
 
 /* ---- granting ---- */
@@ -134,8 +135,13 @@ static enum rc plan_of_round(struct core *c, const struct open_round *r, const s
     round.servers++;
   }
   enum rc rc = round.wanted ? longest_read(c, r, round.groups, most, err) : RC_OK;
-  if (rc == RC_OK) rc = plan_store(c, r, pace_plan(pace, &round, c->now_ms), err);
-  return rc;
+  if (rc != RC_OK) return rc;
+  struct log_context poll;
+  log_context_save(&poll);
+  round_work(c->context, r->round, -1);
+  const struct admission_plan *made = pace_plan(pace, &round, c->now_ms);
+  log_context_restore(&poll);
+  return plan_store(c, r, made, err);
 }
 
 /* The group's waiting samples, at most max more.  One that a newer version has begun waits for a server that has it. */
@@ -268,6 +274,14 @@ static enum rc lease_of_group(struct core *c, const struct open_round *r, int64_
   return rc;
 }
 
+static const char *traceparent_of(const struct run_context *x, int64_t round, struct arena *arena) {
+  char text[TRACEPARENT_CHARS + 1];
+  struct trace trace;
+  round_trace(&trace, x, round);
+  traceparent_write(text, &trace);
+  return arena_strdup(arena, text);
+}
+
 static enum rc lease_describe(struct core *c, const struct open_round *r, const struct planned_lease *p,
                               const struct lease *before, struct lease *l, struct granted_lease *note,
                               struct arena *arena, struct err *err) {
@@ -276,7 +290,8 @@ static enum rc lease_describe(struct core *c, const struct open_round *r, const 
   if (rc != RC_OK) return rc;
   l->id = arena_strdup(arena, id_lease(r->run, r->round, p->group, p->first, p->count).text);
   l->run = before ? before->run : arena_strdup(arena, id_run(r->run).text);
-  if (!l->id || !l->run || !l->group || !l->prompt_ids.items || !note->answer || !note->extra)
+  l->traceparent = before ? before->traceparent : traceparent_of(c->context, r->round, arena);
+  if (!l->id || !l->run || !l->traceparent || !l->group || !l->prompt_ids.items || !note->answer || !note->extra)
     return err_set(err, RC_NO_MEMORY, NULL, "a lease was refused memory");
   l->fence = (uint64_t)p->fence;
   l->round = r->round;

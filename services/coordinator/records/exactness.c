@@ -108,7 +108,10 @@ enum rc exactness_note(struct core *c, int64_t run, int64_t round, struct err *e
                     "?5, logprob_k3_sum = ?6 WHERE run = ?1 AND round = ?2",
                     BINDS(b_int(run), b_int(round), b_text(reason.len ? reason.data : NULL), b_real(sums.abs_sum),
                           b_real(sums.k1_sum), b_real(sums.k3_sum)));
-  if (rc == RC_OK && reason.len) log_warn("round %s is not exact: %s", id_round(run, round).text, reason.data);
+  if (rc == RC_OK && reason.len) {
+    log_context_id(id_round(run, round).text);
+    log_warn("round %s is not exact: %s", id_round(run, round).text, reason.data);
+  }
   buf_free(&reason);
   return rc;
 }

@@ -15,7 +15,7 @@
 #include "services/coordinator/rewards/reward_hosts.h"
 #include "services/coordinator/rewards/reward_ledger.h"
 #include "services/coordinator/rounds/rounds.h"
-#include "services/coordinator/run/run_context.h"
+#include "services/coordinator/run/round_work.h"
 #include "services/coordinator/store/ids.h"
 
 /* IDLE_MS: between two looks at a run that has no http terms.  TROUBLE_MS: after a fault of ours. */
@@ -369,8 +369,10 @@ static void *caller_main(void *context) {
     }
     pthread_mutex_unlock(&r->lock);
     err = (struct err){0};
+    round_work(t.context, t.part.round, t.part.group);
     const enum task_end end = task_do(r, http, &t, &outcome, &err);
     if (end == TASK_TROUBLE && err.message[0]) log_warn("rewards of group %s: %s", id_group(t.context->run, t.part.round, t.part.group).text, err.message);
+    log_context_clear();
     pthread_mutex_lock(&r->lock);
     task_over(r, &t, end, outcome, &err);
     run_context_release(t.context);

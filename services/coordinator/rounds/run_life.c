@@ -34,6 +34,7 @@ static enum rc state_write(struct core *c, int64_t run, enum run_state to, const
                  BINDS(b_int(run), b_int((int64_t)to), b_text(error), is_end(to) ? b_int(c->wall_ms) : b_null(),
                        to == RUN_RUNNING ? b_int(c->wall_ms) : b_null()));
   if (rc != RC_OK) return rc;
+  log_context_id(id_run(run).text);
   log_info("run %s is %s%s%s", id_run(run).text, state_name(MACHINE_RUN, (int)to), error ? ": " : "",
            error ? error : "");
   c->dispatch_due = c->kick_due = true;

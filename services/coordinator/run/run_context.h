@@ -17,6 +17,7 @@
 struct run_context {
   atomic_int users;
   int64_t run;
+  int64_t created_ms; /* when it was posted; set by the driver before it is shared */
   struct arena arena; /* config and stop ids */
   struct run_config config;
   struct tokenizer *tokenizer;

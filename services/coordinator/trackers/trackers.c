@@ -203,6 +203,7 @@ static bool track_look(struct trackers *all, struct track *t) {
   bool begun = false, ended = false, any = false;
   const int64_t now_ms = clock_monotonic_ms();
   if (now_ms < t->retry_ms) return true;
+  log_context_id(t->id.text);
   enum rc rc = state_read(all, t->run, &begun, &ended, &err);
   if (rc == RC_OK && begun) rc = track_write(all, t, &any, &err);
   if (rc == RC_OK) {
@@ -252,6 +253,7 @@ static void look(struct trackers *all) {
   struct err err = {0};
   int found = RUNS_AT_ONCE;
   while (found == RUNS_AT_ONCE) {
+    log_context_clear();
     if (find_new(all, &found, &err) != RC_OK) log_warn("the runs to be tracked could not be read: %s", err.message);
     int kept = 0;
     for (int i = 0; i < all->count; i++) {

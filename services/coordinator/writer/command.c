@@ -7,6 +7,7 @@ struct command *command_new(command_execute execute, size_t message_bytes) {
   struct command *cmd = calloc(1, sizeof *cmd);
   if (!cmd) return NULL;
   cmd->execute = execute;
+  log_context_save(&cmd->log);
   cmd->message = arena_alloc(&cmd->arena, 1, message_bytes ? message_bytes : 1);
   if (!cmd->message) {
     free(cmd);

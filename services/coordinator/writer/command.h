@@ -7,6 +7,7 @@
 #ifndef LEASEHOLD_COORDINATOR_WRITER_COMMAND_H
 #define LEASEHOLD_COORDINATOR_WRITER_COMMAND_H
 
+#include "common/base/log.h"
 #include "common/http/server.h"
 
 struct core;
@@ -21,6 +22,7 @@ struct command {
   struct arena arena; /* message and what it points to */
   void *message;
   const char *id; /* the path's {id}, or NULL */
+  struct log_context log; /* its maker's, and the writer's while it is carried out */
 
   int status; /* answer: 0 means 200 */
   struct buf body;

@@ -186,7 +186,11 @@ static enum rc in_savepoint(struct core *c, command_execute execute, struct comm
 }
 
 static void command_run(struct writer *w, struct command *cmd) {
+  struct log_context before; /* that of the caller, where there is no thread of the writer's */
+  log_context_save(&before);
+  log_context_restore(&cmd->log);
   cmd->rc = in_savepoint(&w->core, cmd->execute, cmd, &cmd->err);
+  log_context_restore(&before);
   metric_add(w->m_commands, 1);
   if (cmd->rc != RC_OK) {
     cmd->parked = false;
@@ -201,10 +205,14 @@ static void command_finish(struct writer *w, struct command *cmd) {
   fault_die(COORDINATOR_FAULT_DIE_AFTER_ACCEPT, cmd->fault_round);
   struct http_request *r = request_take(w, cmd);
   if (r) {
+    struct log_context before;
+    log_context_save(&before);
+    log_context_restore(&cmd->log);
     if (cmd->rc != RC_OK || cmd->refused)
       http_fail(r, &cmd->err);
     else
       http_reply_json(r, cmd->status ? cmd->status : 200, &cmd->body);
+    log_context_restore(&before);
   }
   pthread_mutex_lock(&w->lock);
   cmd->done = true;

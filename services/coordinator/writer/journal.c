@@ -22,6 +22,7 @@ enum rc journal_event(struct core *c, int64_t run, const char *type, struct buf 
 
 enum rc journal_incident(struct core *c, int64_t run, const char *kind, const char *subject, const char *detail,
                          struct err *err) {
+  log_context_id(subject);
   log_warn("incident: %s %s: %s", kind, subject, detail);
   metric_add(c->m_incidents, 1);
   enum rc rc =

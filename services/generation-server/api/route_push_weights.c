@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/log.h"
 #include "services/generation-server/api/handlers.h"
 #include "services/generation-server/api/server_state.h"
 
@@ -117,6 +118,8 @@ void handle_push_weights(struct http_request *r, void *context) {
     rc = err_set(&err, RC_TOO_LARGE, NULL, "%zu bytes are more than any file of this model, whose limit is %zu", len,
                  loaded->weights_file_max);
   if (rc == RC_OK) {
+    log_context_id(push.run);
+    log_context_number(LOG_VERSION, push.version);
     http_suspend(r, PUSH_DEADLINE_MS, on_cancelled, s->staging);
     rc = staging_push(s->staging, &push, &err);
   }

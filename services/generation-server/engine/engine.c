@@ -226,6 +226,7 @@ static void take_job(struct engine *e, struct decode_job *job) {
   const bool fits = e->active && activation_allows(job, &e->policy);
   const bool room = e->live_count + job->sample_count <= e->options.samples_max;
   if (e->failed || !fits || !room) {
+    log_context_id(job->id);
     if (e->failed)
       log_info("%s goes back: the device has failed", job->id);
     else if (!fits)
@@ -234,6 +235,7 @@ static void take_job(struct engine *e, struct decode_job *job) {
     else
       log_warn("%s goes back: it has %d samples, and %d of at most %d are open here", job->id, job->sample_count,
                e->live_count, e->options.samples_max);
+    log_context_clear();
     decode_job_break_off(e, job, job->kind == DECODE_JOB_OF_LEASE ? DECODE_JOB_HANDED_BACK : DECODE_JOB_DROPPED);
     return;
   }

@@ -158,8 +158,13 @@ static void on_activated(void *context, struct weights *previous, const struct p
   pthread_mutex_unlock(&s->mutex);
   char hex[DIGEST_HEX_MAX];
   digest_hex(hex, &now->digest);
+  struct log_context before;
+  log_context_save(&before);
+  log_context_id(now->run);
+  log_context_number(LOG_VERSION, now->version);
   log_info("version %lld of run %s is active, digest %.12s", (long long)now->version, now->run[0] ? now->run : "-",
            hex);
+  log_context_restore(&before);
   s->options.activated(s->options.context);
 }
 
@@ -516,10 +521,12 @@ static void *stager_main(void *argument) {
       const enum rc rc = push.announced ? push_is_wanted(s, &push, &err) : RC_OK; /* a newer one may have come since */
       pthread_mutex_unlock(&s->mutex);
       activity_set(s->options.model.activity, ACTIVITY_LOADING, true);
+      log_context_restore(&push.log);
       if (rc == RC_OK)
         do_push(s, &push);
       else
         http_fail(push.request, &err);
+      log_context_clear();
       activity_set(s->options.model.activity, ACTIVITY_LOADING, false);
       pthread_mutex_lock(&s->mutex);
     } else if (s->order_count > 0) {
@@ -532,7 +539,10 @@ static void *stager_main(void *argument) {
       const struct current_policy wanted = s->current;
       pthread_mutex_unlock(&s->mutex);
       activity_set(s->options.model.activity, ACTIVITY_LOADING, true);
+      log_context_id(wanted.policy.run);
+      log_context_number(LOG_VERSION, wanted.policy.version);
       do_pull(s, &wanted);
+      log_context_clear();
       activity_set(s->options.model.activity, ACTIVITY_LOADING, false);
       pthread_mutex_lock(&s->mutex);
     } else {
@@ -635,7 +645,8 @@ enum rc staging_push(struct staging *s, const struct staging_push *push, struct 
   const enum rc rc = push_acceptable(s, push, err);
   if (rc == RC_OK) {
     note_push(s, push);
-    s->pushes[s->push_count++] = *push;
+    s->pushes[s->push_count] = *push;
+    log_context_save(&s->pushes[s->push_count++].log);
     if (s->receiving) atomic_store(&s->end_of_broadcast, true); /* the trainer has given up its broadcast */
     pthread_cond_broadcast(&s->changed);
   }

@@ -16,6 +16,7 @@
 #ifndef LEASEHOLD_GENERATION_SERVER_WEIGHTS_STAGING_H
 #define LEASEHOLD_GENERATION_SERVER_WEIGHTS_STAGING_H
 
+#include "common/base/log.h"
 #include "common/http/server.h"
 #include "common/wire/training.h"
 #include "services/generation-server/engine/loaded_model.h"
@@ -58,6 +59,7 @@ struct staging_push {
   struct digest base;
   bool by_broadcast;
   struct broadcast_offer offer;
+  struct log_context log; /* staging_push sets it: the caller's */
 };
 /* Would staging_push take it now?  RC_FULL when pushes wait already, RC_UNAVAILABLE while the model is unknown,
  * RC_CONFLICT for a superseded version, or a base that is not here.  The push may still be on its way.  Any thread. */

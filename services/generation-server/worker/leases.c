@@ -24,6 +24,7 @@
 #include "common/base/log.h"
 #include "common/base/queue.h"
 #include "common/client/coordinator_client.h"
+#include "common/client/lease_work.h"
 
 enum {
   POSTERS = 8, /* results posted at once: they share a commit of the coordinator */
@@ -48,6 +49,8 @@ struct held {
   struct digest weights_digest;
   int32_t sample_first, sample_count;
   char refused[WIRE_REFUSED_BYTES + 1]; /* why it can never be run here; "": it could, later */
+
+  struct log_context log;
 };
 
 struct leases {
@@ -141,7 +144,11 @@ static void on_done(struct decode_job *job, void *context) {
     pthread_mutex_unlock(&l->mutex);
     return;
   }
-  if (post) log_warn("lease %s is dropped: the queue of results is full", h->id);
+  if (post) {
+    log_context_restore(&h->log);
+    log_warn("lease %s is dropped: the queue of results is full", h->id);
+    log_context_clear();
+  }
   forget(l, h);
   pthread_mutex_unlock(&l->mutex);
   decode_job_free(job);
@@ -167,6 +174,7 @@ static struct held *hold(struct leases *l, const struct lease *lease, const char
   h->weights_digest = lease->weights_digest;
   h->sample_first = lease->sample_first;
   h->sample_count = lease->sample_count;
+  log_context_save(&h->log);
   h->next = l->held;
   l->held = h;
   l->held_count++;
@@ -185,6 +193,8 @@ static void give_back(struct leases *l, struct held *h, const struct err *why) {
 static bool take_lease(struct leases *l, const struct lease *lease, const char *worker_id, uint64_t epoch) {
   struct err err;
   struct decode_job *job = NULL;
+  lease_work(lease);
+  log_debug("lease %s is taken, %d samples from %d on", lease->id, lease->sample_count, lease->sample_first);
   enum rc rc = decode_job_of_lease(&job, lease, l->model, l->tokenizer, engine_kv(l->engine), &err);
   pthread_mutex_lock(&l->mutex);
   struct held *h = hold(l, lease, worker_id, epoch);
@@ -201,6 +211,7 @@ static bool take_lease(struct leases *l, const struct lease *lease, const char *
   }
   if (h && rc != RC_OK) give_back(l, h, &err);
   pthread_mutex_unlock(&l->mutex);
+  log_context_clear();
   decode_job_free(job);
   return h && rc == RC_OK;
 }
@@ -349,7 +360,9 @@ static void *poster_main(void *argument) {
     if (rc == RC_TIMEOUT) continue;
     if (rc != RC_OK) return NULL; /* closed and empty */
     struct held *h = item;
+    log_context_restore(&h->log);
     post(l, p.http, h);
+    log_context_clear();
     struct decode_job *job = h->job;
     pthread_mutex_lock(&l->mutex);
     forget(l, h);

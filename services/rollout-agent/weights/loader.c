@@ -152,9 +152,16 @@ static void prove(struct loader *l) {
   pthread_cond_broadcast(&l->changed);
 }
 
+static void works_for(const struct wanted *w) {
+  log_context_clear();
+  log_context_id(w->run);
+  log_context_number(LOG_VERSION, w->version);
+}
+
 static void fetch(struct loader *l) {
   const struct wanted w = l->wanted;
   struct err err = {0};
+  works_for(&w);
   pthread_mutex_unlock(&l->mutex);
   const struct version_source from = {.trainer = {l->trainer_http, w.trainer_url},
                                       .run = w.run,
@@ -213,6 +220,7 @@ static void load(struct loader *l) {
   const struct wanted w = l->wanted;
   struct evidence seen;
   struct err err = {0};
+  works_for(&w);
   l->holds = false; /* no proof of the version before is worth anything from here on */
   l->generation++;
   snprintf(l->trouble, sizeof l->trouble, "the engine loads version %lld of run %s", (long long)w.version, w.run);

@@ -20,6 +20,7 @@
 #include "common/base/queue.h"
 #include "common/client/coordinator_client.h"
 #include "common/http/tls.h"
+#include "common/client/lease_work.h"
 
 enum {
   POLL_WAIT_MS = 15000,
@@ -56,6 +57,7 @@ struct held {
   int open;                             /* samples that no slot is done with */
   bool lost, excused;                   /* excused: the log says why it is handed back */
   char refused[WIRE_REFUSED_BYTES + 1]; /* why it can never be run here; "": it could */
+  struct log_context log;
 };
 
 struct slot {
@@ -157,6 +159,7 @@ static struct held *hold(struct grant *g, const struct lease *lease, const char 
   h->epoch = epoch;
   h->grant = g;
   h->lease = lease;
+  log_context_save(&h->log);
   g->users++;
   return h;
 }
@@ -165,6 +168,8 @@ static struct held *hold(struct grant *g, const struct lease *lease, const char 
 static void take_lease(struct leases *l, struct grant *g, const struct lease *lease, const char *worker_id,
                        uint64_t epoch) {
   struct err err = {0};
+  lease_work(lease);
+  log_debug("lease %s is taken, %d samples from %d on", lease->id, lease->sample_count, lease->sample_first);
   pthread_mutex_lock(&l->mutex);
   struct held *h = hold(g, lease, worker_id, epoch);
   enum rc rc = h ? RC_OK : err_set(&err, RC_NO_MEMORY, NULL, "it was refused memory");
@@ -186,6 +191,7 @@ static void take_lease(struct leases *l, struct grant *g, const struct lease *le
     if (h) held_free(h);
   }
   pthread_mutex_unlock(&l->mutex);
+  log_context_clear();
 }
 
 static bool still_registered(struct leases *l, const char *worker_id, uint64_t epoch) {
@@ -393,12 +399,15 @@ static void *slot_main(void *argument) {
     struct job *job = item;
     struct held *h = job->held;
     const int64_t begin_us = clock_monotonic_us();
+    log_context_restore(&h->log);
     if (begin_job(slot, h)) {
       const enum rc rc = sampling_run(&sampling, &job->draw, h->lease, &job->arena, &err);
       if (rc != RC_OK) note_failure(l, h, &err, rc);
     }
-    if (!end_job(slot, h, &job->draw, begin_us)) continue;
-    post(l, slot->post_http, h);
+    const bool last = end_job(slot, h, &job->draw, begin_us);
+    if (last) post(l, slot->post_http, h);
+    log_context_clear();
+    if (!last) continue;
     pthread_mutex_lock(&l->mutex);
     forget(l, h);
     pthread_mutex_unlock(&l->mutex);

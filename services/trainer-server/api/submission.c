@@ -1,6 +1,7 @@
 /* Registers decoded requests as jobs, and queues them for the engine. */
 #include "services/trainer-server/api/submission.h"
 
+#include "common/base/log.h"
 #include "common/wire/claim.h"
 #include "services/trainer-server/board/authority.h"
 
@@ -35,6 +36,8 @@ enum rc submission_queue(struct trainer *t, const char *id, enum job_kind kind, 
                          const void *request, struct err *err) {
   struct job *job;
   bool fresh;
+  log_context_id(id);
+  log_context_number(LOG_VERSION, version);
   enum rc rc = jobs_begin(trainer_jobs(t), id, kind, digest, version, &job, &fresh, err);
   if (rc != RC_OK || !fresh) return rc;
   job->arena = *arena; /* until it is queued the job is this thread's: others see its id and state only */

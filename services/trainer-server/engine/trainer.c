@@ -115,6 +115,7 @@ static void engine_job(struct engine *e, struct job *job) {
   struct err err = {0}, lost;
   enum rc rc;
   jobs_running(e->jobs, job);
+  log_debug("job %s begins", job->id);
   switch (kind) {
     case JOB_OPEN_RUN: rc = open_run_job(e, job, &err); break;
     case JOB_BATCH: rc = batch_job(e, job, &err); break;
@@ -153,7 +154,9 @@ static void engine_serve(struct engine *e, struct queue *queue) {
     engine_waited(e);
     if (ranks_tick(&e->ranks, &err) != RC_OK || rc != RC_OK) continue;
     board_busy(e->board, true);
+    log_context_restore(&((const struct job *)item)->log);
     engine_job(e, item);
+    log_context_clear();
     board_busy(e->board, false);
   }
   struct err why;

@@ -146,7 +146,10 @@ static void owed_write(struct engine *e) {
 }
 
 static void *owed_main(void *context) {
-  owed_write(context);
+  struct engine *e = context;
+  log_context_id(e->writing.meta.run);
+  log_context_number(LOG_VERSION, e->writing.meta.version);
+  owed_write(e);
   return NULL;
 }
 

@@ -108,6 +108,7 @@ enum rc jobs_begin(struct jobs *j, const char *id, enum job_kind kind, const str
     job->state = JOB_QUEUED;
     job->request = *request;
     job->version = version;
+    log_context_save(&job->log);
     unsigned chain = chain_of(id);
     job->next = j->chains[chain];
     j->chains[chain] = job;

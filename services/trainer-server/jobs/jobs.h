@@ -16,6 +16,7 @@
 #define LEASEHOLD_TRAINER_SERVER_JOBS_JOBS_H
 
 #include "common/base/arena.h"
+#include "common/base/log.h"
 #include "common/http/server.h"
 #include "common/wire/training.h"
 
@@ -31,6 +32,7 @@ struct job {
   struct digest request; /* of its content: tells a repeat from a conflict */
   int64_t version;       /* the version that the job was submitted under */
   struct arena arena;    /* request and result */
+  struct log_context log; /* of the request that brought it */
   union {
     struct open_run open;
     struct submit_batch batch;

@@ -103,6 +103,7 @@ static bool worth_retrying(enum rc rc, int failures) {
 }
 
 static void put(struct preprocessor *p, const struct pass *pass, const struct pass_result *result) {
+  log_context_id(pass->group.id);
   const struct coordinator_client client = {p->http, p->tie.coordinator_url};
   int64_t wait_ms = BACKOFF_MIN_MS;
   struct metric *end = p->metric_lost;
@@ -123,6 +124,7 @@ static void put(struct preprocessor *p, const struct pass *pass, const struct pa
   }
   metric_add(end, 1);
   held_passes_drop(&p->held, pass->group.id);
+  log_context_clear();
 }
 
 /* False when it could be computed here at another time. */
@@ -135,6 +137,7 @@ static bool hand_back(struct preprocessor *p, const struct standing *s, const st
                                      .handed_back = true,
                                      .refused = never ? refused : NULL};
   snprintf(refused, sizeof refused, "%.*s", WIRE_REFUSED_BYTES, why->message);
+  log_context_id(pass->group.id);
   log_error("pass %s cannot be computed here%s: %s", pass->group.id, never ? "" : " now", why->message);
   put(p, pass, &result);
   return never;

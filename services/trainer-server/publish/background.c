@@ -24,6 +24,7 @@ struct offer {
   uint64_t epoch;
   bool accepted;
   int64_t stage_timeout_ms;
+  struct log_context log; /* of the step that made the version */
 };
 
 struct round {
@@ -37,6 +38,7 @@ struct round {
   uint64_t epoch;
   bool accepted;
   int64_t stage_timeout_ms;
+  struct log_context log;
 };
 
 struct background {
@@ -79,6 +81,7 @@ static enum rc offer_fill(struct offer *o, const struct submit_step *step, bool 
                       .epoch = step->epoch,
                       .accepted = accepted,
                       .stage_timeout_ms = step->stage_timeout_ms};
+  log_context_save(&o->log);
   o->begun = arena_alloc(&o->arena, o->count + 1, sizeof *o->begun);
   if (!o->begun || targets_copy(&o->targets, step->push_to, o->count, &o->arena) != RC_OK) return RC_NO_MEMORY;
   weights_blob_push_begin(blob);
@@ -147,6 +150,7 @@ static bool round_begin(struct background *b, struct round *r) {
   r->epoch = o->epoch;
   r->accepted = o->accepted;
   r->stage_timeout_ms = o->stage_timeout_ms;
+  r->log = o->log;
   weights_blob_push_begin(r->blob);
   if (left == 0) offer_drop(o);
   return true;
@@ -197,7 +201,9 @@ static void *round_main(void *context) {
     }
     pthread_mutex_unlock(&b->lock);
     const int64_t begun_us = clock_monotonic_us();
+    log_context_restore(&r->log);
     round_run(r);
+    log_context_clear();
     pthread_mutex_lock(&b->lock);
     if (strcmp(b->run, r->blob->run) == 0) figures_add(b, begun_us, clock_monotonic_us());
     weights_blob_push_end(r->blob);

@@ -118,12 +118,15 @@ static void push_and_announce(struct publisher *p, struct job *job, struct weigh
 static void publish(struct publisher *p, struct queued_version *version) {
   struct job *job = version->step;
   const int64_t begun_us = clock_monotonic_us();
+  log_context_restore(&job->log);
+  log_context_number(LOG_VERSION, version->blob->version);
   if (job->in.step.announce_first)
     background_push(p->background, &job->in.step, announce(p, job), version->blob);
   else
     push_and_announce(p, job, version->blob);
   push_note(p, &job->out.step, begun_us, clock_monotonic_us());
   jobs_finish(p->jobs, job, NULL);
+  log_context_clear();
   free(version);
 }
 

@@ -23,6 +23,7 @@ struct push {
   enum rc broadcast; /* its outcome */
   struct err err;
   bool started;
+  struct log_context log; /* of the thread that has it made */
 };
 
 static struct metric *count_by(const char *labels) {
@@ -153,6 +154,7 @@ static void push_by_any(struct push *p) {
 
 static void *push_main(void *context) {
   struct push *p = context;
+  log_context_restore(&p->log);
   push_by_any(p);
   if (p->round->ended) p->round->ended(p->round->context, p->index);
   return NULL;
@@ -214,6 +216,7 @@ enum rc push_to_all(struct pusher *p, const struct push_round *round, struct pus
                               .until_ms = until_ms,
                               .report = &(*reports)[i],
                               .broadcast = RC_UNAVAILABLE};
+    log_context_save(&pushes[i].log);
     pushes[i].started = pthread_create(&pushes[i].thread, NULL, push_main, &pushes[i]) == 0;
     if (!pushes[i].started) err_set(&pushes[i].err, RC_NO_MEMORY, NULL, "no thread could be started for the push");
   }

@@ -26,13 +26,13 @@ static const struct message answer_message = {
         "\"weights_digest\":\"" DIGEST_A
         "\",\"temperature\":0.699999988,"
         "\"max_new_tokens\":64,\"stop_token_ids\":[151643,151645],\"seed\":\"12345678901234567890\",\"ttl_ms\":30000,"
-        "\"prompt_ids\":[1,2,3],"
+        "\"traceparent\":\"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\",\"prompt_ids\":[1,2,3],"
         "\"partials\":[{\"sample\":2,\"token_ids\":[9,8],\"logprobs\":[-1.5,-0.100000001],\"version_spans\":["
         "{\"version\":12,\"start\":0,\"count\":1},{\"version\":14,\"start\":1,\"count\":1,\"fresh\":false}]}]}],"
         "\"current\":{\"run\":\"r7\",\"version\":12,\"digest\":\"" DIGEST_A
         "\",\"trainer_url\":\"http://trainer:8082\"}}",
     .again = again_lease_answer,
-    .optional = {"partials", "kv", "version_spans", "fresh"},
+    .optional = {"partials", "kv", "version_spans", "fresh", "traceparent"},
     .nullable = {"current"}};
 static const struct message endless_message = {
     .name = "lease_answer with ignore_eos",

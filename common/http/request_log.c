@@ -1,0 +1,56 @@
+/* Sets a request's log context, and logs that it was answered. */
+#include "common/http/request_log.h"
+
+#include <string.h>
+#include <strings.h>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+
+static atomic_llong requests_seen;
+
+/* More than one header names no trace. */
+static enum MHD_Result note_header(void *context, enum MHD_ValueKind kind, const char *name, const char *value) {
+  const char **found = context;
+  (void)kind;
+  if (strcasecmp(name, "traceparent") == 0) *found = *found ? "" : value ? value : "";
+  return MHD_YES;
+}
+
+static void trace_take(struct http_request *r) {
+  const char *header = NULL;
+  struct trace theirs;
+  if (r->connection != NULL) MHD_get_connection_values(r->connection, MHD_HEADER_KIND, note_header, &header);
+  if (header != NULL && trace_parse(&theirs, header))
+    trace_below(&r->trace, &theirs);
+  else
+    trace_begin(&r->trace);
+}
+
+static int params_of(const struct http_route *route) {
+  int count = 0;
+  for (const char *at = route->path; (at = strstr(at, "/{")) != NULL; at++) count++;
+  return count;
+}
+
+void request_log_begin(struct http_request *r) {
+  if (r->number == 0) {
+    r->number = atomic_fetch_add(&requests_seen, 1) + 1;
+    r->begun_us = clock_monotonic_us();
+    trace_take(r);
+  }
+  log_context_clear();
+  log_context_number(LOG_REQUEST, r->number);
+  trace_set(&r->trace);
+  for (int i = 0; r->route != NULL && i < params_of(r->route); i++) log_context_id(r->params[i]);
+}
+
+void request_log_end(void) { log_context_clear(); }
+
+void request_log_answered(struct http_request *r, int status) {
+  if (!log_wanted(LOG_DEBUG)) return;
+  request_log_begin(r);
+  log_debug("http: %s %s answered %d after %.3f ms", r->route ? r->route->method : "a request of",
+            r->route ? r->route->path : "no route", status, (double)(clock_monotonic_us() - r->begun_us) * 1e-3);
+  request_log_end();
+}

@@ -1,0 +1,15 @@
+/* What is logged on behalf of a request: its number, its trace, what its path names.
+ *
+ * The thread that calls a request's handler has it as its log context from request_log_begin to request_log_end; work that
+ * the handler hands to other threads takes it along (common/base/log.h). */
+#ifndef LEASEHOLD_HTTP_REQUEST_LOG_H
+#define LEASEHOLD_HTTP_REQUEST_LOG_H
+
+#include "common/http/server_state.h"
+
+void request_log_begin(struct http_request *r);
+void request_log_end(void);
+/* At level debug, how it was answered.  On the connection's thread, before the answer is queued. */
+void request_log_answered(struct http_request *r, int status);
+
+#endif
