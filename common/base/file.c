@@ -11,10 +11,12 @@
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
 #include "common/base/limits.h"
 
 enum { READ_CHUNK = 1 << 16, TREE_OPEN_MAX = 16 };
@@ -229,4 +231,63 @@ enum rc path_format(char *out, struct err *err, const char *format, ...) {
   if (length >= 0 && length < LIMIT_PATH_MAX) return RC_OK;
   return err_set(err, RC_TOO_LARGE, NULL, "expected a path below %d bytes, got %d: %.80s...", LIMIT_PATH_MAX, length,
                  out);
+}
+
+/* ---- how fast a disk is ---- */
+
+enum { SPEED_BLOCK = 1 << 20, SPEED_BLOCKS = 32, SPEED_SYNC_BYTES = 4096, SPEED_SYNCS = 15, SPEED_US_MAX = 2000000 };
+
+static enum rc speed_of_writes(int fd, const char *block, double *bytes_per_s, struct err *err) {
+  const int64_t begun_us = clock_monotonic_us();
+  int64_t written = 0;
+  for (int i = 0; i < SPEED_BLOCKS && clock_monotonic_us() - begun_us < SPEED_US_MAX; i++) {
+    const ssize_t n = write(fd, block, SPEED_BLOCK);
+    if (n != SPEED_BLOCK) return err_set_errno(err, RC_IO, "writing %d bytes to try the disk", SPEED_BLOCK);
+    written += n;
+  }
+  if (fdatasync(fd) != 0) return err_set_errno(err, RC_IO, "syncing a file to try the disk");
+  const int64_t took_us = clock_monotonic_us() - begun_us;
+  *bytes_per_s = (double)written * 1e6 / (double)(took_us > 0 ? took_us : 1);
+  return RC_OK;
+}
+
+static int by_size(const void *a, const void *b) {
+  const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+  return (x > y) - (x < y);
+}
+
+static enum rc speed_of_syncs(int fd, const char *block, struct disk_speed *out, struct err *err) {
+  int64_t took_us[SPEED_SYNCS], all_us = 0;
+  int count = 0;
+  for (; count < SPEED_SYNCS && all_us < SPEED_US_MAX; count++) {
+    const int64_t begun_us = clock_monotonic_us();
+    if (pwrite(fd, block, SPEED_SYNC_BYTES, (off_t)count * SPEED_SYNC_BYTES) != SPEED_SYNC_BYTES || fdatasync(fd) != 0)
+      return err_set_errno(err, RC_IO, "syncing a block of %d bytes to try the disk", SPEED_SYNC_BYTES);
+    took_us[count] = clock_monotonic_us() - begun_us;
+    all_us += took_us[count];
+  }
+  qsort(took_us, (size_t)count, sizeof took_us[0], by_size);
+  out->sync_us_median = took_us[count / 2];
+  out->sync_us_most = took_us[count - 1];
+  return RC_OK;
+}
+
+enum rc file_disk_speed(struct disk_speed *out, const char *dir, struct err *err) {
+  char path[LIMIT_PATH_MAX];
+  *out = (struct disk_speed){0};
+  enum rc rc = path_format(path, err, "%s/.leasehold-speed-XXXXXX", dir);
+  if (rc != RC_OK) return rc;
+  char *block = malloc(SPEED_BLOCK);
+  if (!block) return err_set(err, RC_NO_MEMORY, NULL, "%d bytes to try the disk with were refused", SPEED_BLOCK);
+  for (size_t i = 0; i < SPEED_BLOCK; i++) block[i] = (char)(i * 2654435761u >> 13); /* not what a disk would pack */
+  const int fd = mkostemp(path, O_CLOEXEC);
+  if (fd < 0) rc = err_set_errno(err, RC_IO, "making a file in %s to try the disk", dir);
+  if (fd >= 0) {
+    unlink(path); /* it goes with the descriptor, also when this process is killed */
+    rc = speed_of_writes(fd, block, &out->write_bytes_per_s, err);
+    if (rc == RC_OK) rc = speed_of_syncs(fd, block, out, err);
+    close(fd);
+  }
+  free(block);
+  return rc;
 }

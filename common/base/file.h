@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "common/base/buf.h"
 #include "common/base/rc.h"
@@ -28,6 +29,13 @@ enum rc file_sync_dir(const char *path, struct err *err);
 enum rc file_sync_folder(const char *path, struct err *err);
 /* rename(2) of a folder or file, then fsync of the parent. */
 enum rc file_rename_durable(const char *from, const char *to, struct err *err);
+/* How fast the disk of a folder is, measured now: some megabytes are written and synced, then small blocks, one by one, as a
+ * ledger does.  Takes up to some seconds, and leaves nothing behind. */
+struct disk_speed {
+  double write_bytes_per_s;
+  int64_t sync_us_median, sync_us_most; /* of a block of 4 KiB */
+};
+enum rc file_disk_speed(struct disk_speed *out, const char *dir, struct err *err);
 /* rm -rf of a folder that we made; refuses "/" and "". */
 enum rc file_remove_tree(const char *path, struct err *err);
 

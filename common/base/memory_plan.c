@@ -97,6 +97,21 @@ static enum rc check_device(const struct memory_plan *plan, const struct memory_
   return RC_NO_MEMORY;
 }
 
+static void show_where(bool on_device, size_t needed, size_t room) {
+  const char *where = on_device ? "where=\"device\"" : "where=\"host\"";
+  metric_set(metrics_register(METRIC_GAUGE, "leasehold_memory_needed_bytes", where,
+                              "Memory that this service was sized for at start, all parts together."),
+             (double)needed);
+  metric_set(metrics_register(METRIC_GAUGE, "leasehold_memory_room_bytes", where,
+                              "Memory that there was for it at start."),
+             (double)room);
+}
+
+void memory_plan_show_room(const struct memory_plan *plan, const struct memory_room *room) {
+  show_where(false, total_where(plan, false), memory_room_left(room));
+  show_where(true, total_where(plan, true), room->device);
+}
+
 enum rc memory_plan_check(const struct memory_plan *plan, const struct memory_room *room, const char *what,
                           struct err *err) {
   const size_t total = total_where(plan, false), left = memory_room_left(room);

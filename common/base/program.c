@@ -11,6 +11,7 @@
 #include "common/base/file.h"
 #include "common/base/limits.h"
 #include "common/base/log.h"
+#include "common/base/metrics.h"
 #include "common/base/signals.h"
 
 enum rc program_start(bool *run, const struct program *p, int argc, char **argv, struct err *err) {
@@ -32,6 +33,9 @@ enum rc program_start(bool *run, const struct program *p, int argc, char **argv,
   if ((rc = log_format_parse(&format, p->settings->log_format, err)) != RC_OK) return rc;
   log_init(p->name, level);
   log_as(format);
+  char version[64];
+  snprintf(version, sizeof version, "version=\"%s\"", leasehold_version);
+  metric_set(metrics_register(METRIC_GAUGE, "leasehold_build_info", version, "1; its label says which version this is."), 1);
   signals_install();
   *run = true;
   return RC_OK;

@@ -64,7 +64,13 @@ static const struct command commands[] = {
      "Show who waited for whom, round by round.",
      timeline_show},
     {{"workers"}, 0, 0, {"json"}, "workers", "List the live workers.", workers_show},
-    {{"doctor"}, 0, 0, {NULL}, "doctor", "Check a set-up before hours are spent on it.", doctor_run},
+    {{"doctor"},
+     0,
+     1,
+     {NULL},
+     "doctor [FILE]",
+     "Check a set-up, and a run's configuration, before hours are spent on it.",
+     doctor_run},
 };
 static const size_t command_count = sizeof commands / sizeof commands[0];
 
@@ -109,7 +115,7 @@ static void print_help(const struct option *options, size_t count) {
   printf("\nCommands:\n");
   for (size_t i = 0; i < command_count; i++) printf("  %s\n      %s\n", commands[i].usage, commands[i].help);
   printf(
-      "\nExit status: 0 done, or the run completed; 1 refused, or the run ended otherwise; 2 wrong usage; 3 no "
+      "\nExit status: 0 done, or the run completed; 1 refused, the run ended otherwise, or doctor: a line fails; 2 wrong usage; 3 no "
       "coordinator\n"
       "answers; 4 the run is paused, or --timeout-s is over.\n");
 }

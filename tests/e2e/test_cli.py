@@ -67,11 +67,11 @@ def test_the_command_line(base_model, tmp_path):
     with Cluster(tmp_path, model=base_model) as cluster:
         check_usage(cluster)
         status, output, _ = leasehold(cluster, "doctor")
-        assert status == 1 and "bad   no generation-server is registered" in output and "good  1 trainer-server, 1 of them holds" in output
+        assert status == 1 and "fail  no generation-server is registered" in output and "ok    1 trainer-server, 1 of them holds" in output
         cluster.add_server("gen", "--slots", 16)
         cluster.wait_until("both are registered", lambda: len(call("GET", cluster.coordinator.url + "/v1/workers")["workers"]) == 2)
         status, output, _ = leasehold(cluster, "doctor")
-        assert status == 0 and "bad" not in output and "1 generation-server with 16 slots" in output
+        assert status == 0 and "fail" not in output and "1 generation-server with 16 slots" in output
         config = tmp_path / "run's.json"
         made = grpo_config(4, groups=4, samples=4, evaluation=True)
         made["evaluation"].update(problems=8, before=True)

@@ -4,21 +4,16 @@
 #include <math.h>
 #include <string.h>
 
-#include "common/base/file.h"
 #include "common/base/limits.h"
 #include "services/cli/commands/show.h"
 #include "services/cli/commands/watch.h"
 
 /* ---- start ---- */
 
-static enum rc config_read(const char *file, struct buf *out, struct err *err) {
-  return file_read(out, strcmp(file, "-") == 0 ? "/dev/stdin" : file, LIMIT_BODY_BYTES, err);
-}
-
 enum rc run_start(struct session *s, int *status, struct err *err) {
   struct buf body = BUF_INIT;
   struct json *answer = NULL;
-  enum rc rc = config_read(s->words[0], &body, err);
+  enum rc rc = session_file_read(s->words[0], &body, err);
   if (rc == RC_OK) rc = session_post(s, "/v1/runs", NULL, NULL, &body, s->words[0], &answer, err);
   buf_free(&body);
   if (rc != RC_OK) return rc;

@@ -30,6 +30,13 @@ enum rc session_get(struct session *s, const char *path, const char *segment, co
 /* body NULL: none.  file: where it was read from, for -v. */
 enum rc session_post(struct session *s, const char *path, const char *segment, const char *tail, const struct buf *body,
                      const char *file, struct json **out, struct err *err);
+/* Of a run's configuration; "-" is standard input. */
+enum rc session_file_read(const char *file, struct buf *out, struct err *err);
+/* The same of another service, at base ("http://host:port"); body is JSON text, NULL: none. */
+enum rc session_post_at(struct session *s, const char *base, const char *path, const char *body, struct json **out,
+                        struct err *err);
+enum rc session_get_text_at(struct session *s, const char *base, const char *path, struct buf *out, int *status,
+                            struct err *err);
 /* The answer's text, for what is no JSON.  *status may be any. */
 enum rc session_get_text(struct session *s, const char *path, struct buf *out, int *status, struct err *err);
 

@@ -68,13 +68,12 @@ static enum rc post_run_execute(struct core *c, struct command *cmd, struct err 
   return journal_event(c, run, "state", &event, false, err);
 }
 
-/* The version that `start` names by a word. */
-static enum rc post_run_find_start(struct core *c, struct post_run *m, struct err *err) {
+enum rc run_start_find(struct core *c, struct run_config *config, struct err *err) {
   struct store *s;
-  if (m->config.start_named == START_NUMBERED) return RC_OK;
+  if (config->start_named == START_NUMBERED) return RC_OK;
   enum rc rc = readers_take(core_readers(c), &s, err);
   if (rc != RC_OK) return rc;
-  rc = kept_versions_find(s, &m->config, err);
+  rc = kept_versions_find(s, config, err);
   readers_give(core_readers(c), s);
   return rc;
 }
@@ -84,7 +83,7 @@ static enum rc post_run_decode(struct core *c, struct post_run *m, const struct 
   struct buf text = BUF_INIT;
   struct json_writer w;
   enum rc rc = run_config_parse(&m->config, body, arena, err);
-  if (rc == RC_OK) rc = post_run_find_start(c, m, err);
+  if (rc == RC_OK) rc = run_start_find(c, &m->config, err);
   if (rc != RC_OK) return rc;
   json_writer_init(&w, &text);
   run_config_write(&m->config, &w);

@@ -9,10 +9,14 @@
 #define LEASEHOLD_COORDINATOR_API_ROUTE_RUNS_H
 
 #include "common/http/server.h"
+#include "services/coordinator/run/run_config.h"
+#include "services/coordinator/writer/core.h"
 
 void handle_post_run(struct http_request *r, void *context);
 void handle_get_runs(struct http_request *r, void *context);
 void handle_get_run(struct http_request *r, void *context);
 void handle_get_rounds(struct http_request *r, void *context);
+/* Gives the version that `start` names by a word its number, if it names one. */
+enum rc run_start_find(struct core *c, struct run_config *config, struct err *err);
 
 #endif

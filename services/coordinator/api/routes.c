@@ -3,6 +3,7 @@
 
 #include "common/base/limits.h"
 #include "services/coordinator/api/result_head.h"
+#include "services/coordinator/api/route_checks.h"
 #include "services/coordinator/api/route_evaluations.h"
 #include "services/coordinator/api/route_events.h"
 #include "services/coordinator/api/route_health.h"
@@ -69,6 +70,8 @@ const struct http_route coordinator_routes[] = {
      .body_bytes_max = LIMIT_BATCH_BODY_BYTES,
      .admit = admit_pass_result},
     {.method = "POST", .path = "/v1/verify", .handler = handle_verify, .body_bytes_max = SMALL_BODY, .offload = true},
+    {.method = "POST", .path = "/v1/check-run", .handler = handle_check_run, .body_bytes_max = SMALL_BODY, .offload = true},
+    {.method = "POST", .path = "/v1/check-disk", .handler = handle_check_disk, .offload = true},
     {.method = "POST", .path = "/v1/versions", .handler = handle_post_version},
     {.method = "GET", .path = "/", .handler = handle_get_page, .open = true},
     {.method = "GET", .path = "/page/{file}", .handler = handle_get_page_file, .open = true, .offload = true},

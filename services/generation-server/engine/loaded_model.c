@@ -79,6 +79,7 @@ static enum rc plan_memory(int *pages, const struct loaded_model_options *o, con
   *pages = fit_pages(o, m, &room, loaded_model_memory_plan);
   loaded_model_memory_plan(&plan, m, o, *pages);
   memory_plan_show(&plan);
+  memory_plan_show_room(&plan, &room);
   if (memory_plan_check(&plan, &room, "the generation-server", err) == RC_OK) return RC_OK;
   fit_choose(&chosen, &advice, m, o, &room, loaded_model_memory_plan);
   memory_advice_give(&advice, err);

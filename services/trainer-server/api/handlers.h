@@ -6,6 +6,7 @@
 
 void handle_open_run(struct http_request *r, void *context);       /* POST /v1/runs */
 void handle_check_run(struct http_request *r, void *context);      /* POST /v1/check-run */
+void handle_check_disk(struct http_request *r, void *context);     /* POST /v1/check-disk */
 void handle_submit_batch(struct http_request *r, void *context);   /* POST /v1/submit-batch */
 void handle_get_batch(struct http_request *r, void *context);      /* GET /v1/batches/{id} */
 void handle_submit_step(struct http_request *r, void *context);    /* POST /v1/submit-step */

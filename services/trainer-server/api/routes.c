@@ -8,6 +8,7 @@
 const struct http_route trainer_routes[] = {
     {.method = "POST", .path = "/v1/runs", .handler = handle_open_run, .admit = admit_submission},
     {.method = "POST", .path = "/v1/check-run", .handler = handle_check_run, .offload = true},
+    {.method = "POST", .path = "/v1/check-disk", .handler = handle_check_disk, .offload = true},
     {.method = "POST",
      .path = "/v1/submit-batch",
      .handler = handle_submit_batch,

@@ -115,6 +115,7 @@ enum rc memory_check(const struct model *m, const struct trainer_options *option
   memory_plan_show(&plan);
   read_room(&room, m, (size_t)options->memory_max);
   const enum rc rc = devices_share_room(ranks, memory_plan_device(&plan), &room, err);
+  memory_plan_show_room(&plan, &room);
   if (rc != RC_OK || memory_plan_check(&plan, &room, "the trainer", err) == RC_OK) return rc;
   return memory_refuse(m, options, ranks_alone(ranks), &room, trainer_memory_plan, err);
 }

@@ -23,6 +23,7 @@ enum rc pass_memory_check(const struct model *m, const struct trainer_options *o
   memory_plan_show(&plan);
   memory_room_read(&room, "", (size_t)options->memory_max);
   room.device = m->ops->room(m->ops);
+  memory_plan_show_room(&plan, &room);
   if (memory_plan_check(&plan, &room, "the preprocessor", err) == RC_OK) return RC_OK;
   return memory_refuse(m, options, true, &room, pass_memory_plan, err);
 }

@@ -75,6 +75,21 @@ static void test_errors_are_named(void **state) {
   buf_free(&b);
 }
 
+/* What a disk gives depends on the machine; that it is measured in the folder, and nothing is left there, does not. */
+static void test_a_disk_is_measured_where_it_is_asked_about(void **state) {
+  (void)state;
+  struct err err;
+  struct disk_speed speed;
+  const char *dir = in_root("disk");
+  assert_int_equal(file_make_dirs(dir, &err), RC_OK);
+  assert_int_equal(file_disk_speed(&speed, dir, &err), RC_OK);
+  assert_true(speed.write_bytes_per_s > 0);
+  assert_true(speed.sync_us_median > 0 && speed.sync_us_median <= speed.sync_us_most);
+  assert_int_equal(rmdir(dir), 0); /* it is empty */
+  assert_int_equal(file_disk_speed(&speed, dir, &err), RC_IO);
+  assert_non_null(strstr(err.message, "No such file"));
+}
+
 static void test_folders(void **state) {
   (void)state;
   struct err err;
@@ -177,6 +192,7 @@ static void test_one_line_per_message(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_write_then_read), cmocka_unit_test(test_errors_are_named),
+      cmocka_unit_test(test_a_disk_is_measured_where_it_is_asked_about),
       cmocka_unit_test(test_folders),         cmocka_unit_test(test_a_folder_is_synced_with_all_its_files),
       cmocka_unit_test(test_clock_deadline),  cmocka_unit_test(test_dangerous_removals_are_refused),
       cmocka_unit_test(test_one_line_per_message),
