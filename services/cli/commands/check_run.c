@@ -12,7 +12,7 @@
 static void say_prompts(struct findings *f, const char *path, double prompts, double left_out) {
   finding_say(f, left_out > 0 ? FINDING_WARN : FINDING_OK, "%s: %s prompts, every line was read%s%s%s", path,
               show_figure(prompts, 0).text, left_out > 0 ? "; " : "", left_out > 0 ? show_figure(left_out, 0).text : "",
-              left_out > 0 ? " more are too long and left out: a larger chunk_tokens or --context-max takes them" : "");
+              left_out > 0 ? " more are too long and left out: a larger prompt_tokens_max takes them, as far as chunk_tokens and --context-max do" : "");
 }
 
 static void check_datasets(struct findings *f, const struct json *report) {
