@@ -336,6 +336,12 @@ $(BUILD)/tests/verifiers/%: $(BUILD)/obj/tests/verifiers/%.o $(call LINK_LIBS,co
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,coordinator) $(LDLIBS)
 
+# --- faults at every call: preloaded into the services by tests/fault/run.py ---------------------------------------------------
+SHIM := $(BUILD)/tests/fault/shim.so
+$(SHIM): $(wildcard tests/fault/*.c) tests/fault/shim.h
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -std=c17 -D_GNU_SOURCE -I. $(WARN) -fPIC -shared -pthread $(filter %.c,$^) -o $@
+
 HAS_ONEDNN = $(shell $(CC) -E -include dnnl.h -x c /dev/null >/dev/null 2>&1 && echo yes)
 
 # --- AMX without a CPU that has it: tests/bochs/run boots Linux in an emulator -----------------------------------------------
@@ -344,7 +350,7 @@ $(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c tests/uni
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help manifests cuda deps demo demo-dapo demo-reward check test test-all test-page contract tokenizers families losses verifiers fuzz-verifiers test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl whole-size e2e long load bench-smoke faults mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help manifests cuda deps demo demo-dapo demo-reward check test test-all test-page contract tokenizers families losses verifiers fuzz-verifiers test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl whole-size e2e long load bench-smoke faults fault mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
@@ -376,12 +382,14 @@ test: ## everything that must pass before anything is published: check, then rea
 	@$(MAKE) --no-print-directory -j2 -s unit-cuda
 	@$(MAKE) --no-print-directory -j2 -s faults mpi
 	@$(MAKE) --no-print-directory -s manifests
+	@$(MAKE) --no-print-directory -s fault SAMPLE=12
 	@$(MAKE) --no-print-directory e2e
 
 test-all: ## the long tiers too: all strings for the tokenizers, families, losses, all mutants, speed, load, benches, sanitizers, schemathesis, the page in a browser, kill -9 of every role, the demo's seeds and controls
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory -s manifests SCHEMAS=1
 	@$(MAKE) --no-print-directory tokenizers families losses verifiers fuzz-verifiers mutants speed load long bench-smoke whole-size asan ubsan tsan contract test-page
+	@$(MAKE) --no-print-directory -s fault
 	$(PYTHON) tests/e2e/test_inflight_kills.py
 	tests/e2e/demo-seeds
 	$(PYTHON) deploy/rewards/demo.py
@@ -454,6 +462,9 @@ faults: ## build the services with fault injection, in build/faults, and run the
 FAULT_TESTS := $(addprefix $(BUILD)/tests/,base/test_fault coordinator/test_lease_life generation-server/test_fault trainer-server/test_fault)
 unit-faults: $(FAULT_TESTS) # a normal build can only test that the faults are absent
 	@tests/tools/run-unit $^
+
+fault: all $(SHIM) ## strike the services at every call that a run comes to: kills, power losses, failures, full disks, the network (SEED=n, KINDS=kill,net, JOBS=n, MOST=n of a kind, SAMPLE=n, FULL=1)
+	@$(PYTHON) tests/fault/run.py --seed $(or $(SEED),1) --jobs $(or $(JOBS),4) $(if $(KINDS),--kinds $(KINDS)) $(if $(MOST),--most $(MOST)) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(FULL),--full)
 
 mpi: $(BUILD)/bin/trainer-server-mpi $(BUILD)/bin/generation-server-mpi $(BUILD)/tests/ranks/check_comm ## build the programs for mpirun: a trainer of several processes, servers beside it, the comm's test
 

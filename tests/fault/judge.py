@@ -1,0 +1,56 @@
+"""Compares a run that was struck with the undisturbed one: digests, groups, and the invariants of the ledger (test_overlap's audit: I1 to I5)."""
+import dataclasses
+import re
+import signal
+
+import rig  # noqa: F401  it puts tests/e2e on the path
+
+from harness import digests
+from test_overlap import audit, number
+
+COLUMNS = "round, ordinal, state, dataset_index, sample_count, hex(digest)"
+
+
+class Wrong(Exception):
+    """What must not be, in a sentence."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    digests: tuple
+    groups: tuple
+    tokens: int
+
+
+def result_of(rig, run):
+    status = rig.status(run)
+    groups = rig.query(f"SELECT {COLUMNS} FROM groups WHERE run = ? ORDER BY round, ordinal", number(run))
+    return Result(tuple(digests(status)), tuple(groups), sum(row["tokens"] for row in status["history"]))
+
+
+def judge(rig, run, reference):
+    """Raises Wrong.  reference: None for the undisturbed run itself, whose Result comes back."""
+    found = result_of(rig, run)
+    try:
+        audit(rig, run)
+    except AssertionError as error:
+        raise Wrong(f"the ledger is not sound: {error}") from None
+    if reference is None:
+        return found
+    if found.digests != reference.digests:
+        raise Wrong(f"other weights: {[d[:8] for d in found.digests]}, undisturbed {[d[:8] for d in reference.digests]}")
+    if found.groups != reference.groups:
+        odd = set(found.groups) ^ set(reference.groups)
+        raise Wrong(f"other groups: {sorted(odd)[:4]}")
+    if found.tokens != reference.tokens:
+        raise Wrong(f"{found.tokens} tokens were trained on, undisturbed {reference.tokens}")
+    return found
+
+
+def judge_ends(ended):
+    """Every end is by the fault's or the supervisor's SIGKILL, or has a sentence."""
+    for end in ended:
+        if end.status < 0 and end.status != -signal.SIGKILL:
+            raise Wrong(f"{end.role} ended by signal {-end.status}; it had said: {end.sentence}")
+        if end.status > 0 and not re.search(r" error |^[a-z-]+: \w", end.sentence):
+            raise Wrong(f"{end.role} ended with {end.status} without a sentence: {end.sentence!r}")

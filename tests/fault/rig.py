@@ -1,0 +1,181 @@
+"""A coordinator, a trainer and a generation-server with a supervisor that starts again what ends, as docker does; and one run on them that a fault strikes."""
+import contextlib
+import dataclasses
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/e2e"))
+
+import harness  # noqa: E402
+import proxy  # noqa: E402
+from harness import BIN, DATA, call, grpo_config  # noqa: E402
+
+harness.CALL_SECONDS = 5  # a service that was struck may never answer
+
+SHIM = pathlib.Path(os.environ.get("LEASEHOLD_FAULT_SHIM", ROOT / "build/tests/fault/shim.so"))
+PROGRAMS = {"coordinator": "coordinator", "trainer": "trainer-server", "one": "generation-server"}
+EDGES = {"one to coordinator": "coordinator", "trainer to coordinator": "coordinator", "to trainer": "trainer", "to one": "one"}
+STOP_SECONDS = 20
+LISTEN_SECONDS = 2
+RESTART_SECONDS = 0.05
+RESTARTS_MAX = 12
+
+
+def run_config():
+    """Three small rounds in which every group may be filtered and refilled; weights are random, and the reward is a letter that comes now and then."""
+    made = grpo_config(3, groups=3, samples=4)
+    made["sampling"]["max_new_tokens"] = 12
+    made["verifier"] = {"kind": "regex", "pattern": "[a-h]"}
+    made["filter"] = {"zero_advantage": "refill", "refill_max": 3}
+    made["training"].update(lr=0.001, schedule="cosine", warmup_steps=1, total_steps=5, checkpoint_every=2)
+    made["stage_timeout_ms"] = 2000
+    return made
+
+
+class Stuck(Exception):
+    """A service, or the run, does not come to its end."""
+
+
+@dataclasses.dataclass
+class Ended:
+    role: str
+    status: int
+    sentence: str  # the last line that it logged
+
+
+def free_ports(count):
+    """Of this machine's loopback; held together, so that no two are one."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
+    finally:
+        for s in sockets:
+            s.close()
+
+
+ports_lock = threading.Lock()
+given = set()  # to the rigs of this process
+
+
+def own_ports(count):
+    with ports_lock:
+        while True:
+            ports = free_ports(count)
+            if not given & set(ports):
+                given.update(ports)
+                return ports
+
+
+class Role:
+    """One service, started again when it ends."""
+
+    def __init__(self, rig, name, port, args, environment):
+        self.rig, self.name, self.environment = rig, name, environment
+        self.url = f"http://127.0.0.1:{port}"
+        self.log = rig.folder / f"{name}.log"
+        self.command = [str(BIN / PROGRAMS[name]), "--port", str(port), *map(str, args)]
+        self.spawn()
+
+    def spawn(self):
+        self.log_from = self.log.stat().st_size if self.log.exists() else 0
+        environment = {**os.environ, "LD_PRELOAD": str(SHIM), **self.environment} if self.environment else None
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(self.command, stdout=log, stderr=subprocess.STDOUT, cwd=self.rig.folder, env=environment)
+
+    def wait_port(self, port):
+        """So that nobody waits to try again; a coordinator that a fault strikes may never listen."""
+        until = time.monotonic() + LISTEN_SECONDS
+        while self.process.poll() is None and time.monotonic() < until:
+            with socket.socket() as s:
+                if s.connect_ex(("127.0.0.1", port)) == 0:
+                    return
+            time.sleep(0.005)
+
+    def sentence(self):
+        """What this incarnation said last, of errors if it said any."""
+        lines = self.log.read_bytes()[self.log_from :].decode(errors="replace").splitlines()
+        return ([line for line in lines if " error " in line] or lines or [""])[-1]
+
+
+class Rig:
+    """As much of harness.Cluster as test_overlap's audit asks for, and the supervisor."""
+
+    def __init__(self, folder, environment, through=None):
+        """environment: {role: the shim's}, as far as a role has one.  through: the proxies' Strike or PASS, where proxies lie between the services."""
+        self.folder = pathlib.Path(folder).resolve()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        for part in ("db", "state"):
+            (self.folder / part).mkdir(parents=True)
+        self.database = self.folder / "db/coordinator.db"
+        self.ended = []
+        self.before_restart = lambda role: None
+        ports = own_ports(len(PROGRAMS) + len(EDGES))
+        own, front = dict(zip(PROGRAMS, ports)), dict(zip(EDGES, ports[len(PROGRAMS) :]))
+        self.network = through and proxy.Network({edge: (front[edge], own[role]) for edge, role in EDGES.items()}, through)
+        at = {edge: f"http://127.0.0.1:{front[edge] if through else own[role]}" for edge, role in EDGES.items()}
+        flags = {
+            "coordinator": ["--db", self.database, "--data-dir", DATA, "--heartbeat-ms", 100, "--worker-ttl-ms", 1500, "--lease-ttl-ms", 2000, "--batch-tokens", 200],
+            "trainer": ["--coordinator", at["trainer to coordinator"], "--advertise-url", at["to trainer"], "--name", "trainer", "--model", DATA / "model", "--random-init", 1,
+                        "--state-dir", self.folder / "state", "--threads", 1],
+            "one": ["--coordinator", at["one to coordinator"], "--advertise-url", at["to one"], "--name", "one", "--slots", 4, "--threads", 1],
+        }
+        self.services = []
+        for name in PROGRAMS:
+            self.services.append(Role(self, name, own[name], flags[name], environment.get(name, {})))
+            self.services[0].wait_port(own["coordinator"])
+        self.coordinator = self.services[0]
+
+    def role(self, name):
+        return next(role for role in self.services if role.name == name)
+
+    def supervise(self):
+        """Starts what has ended again."""
+        for role in self.services:
+            if role.process.poll() is None:
+                continue
+            self.ended.append(Ended(role.name, role.process.returncode, role.sentence()))
+            if len(self.ended) > RESTARTS_MAX:
+                raise Stuck(f"{role.name} has ended for the {RESTARTS_MAX}th time: {self.ended[-1].sentence}")
+            time.sleep(RESTART_SECONDS)
+            self.before_restart(role)
+            role.spawn()
+
+    def status(self, run):
+        return call("GET", f"{self.coordinator.url}/v1/runs/{run}")
+
+    def query(self, sql, *values):
+        with contextlib.closing(sqlite3.connect(f"file:{self.database}?mode=ro", uri=True, timeout=10)) as database:
+            return database.execute(sql, values).fetchall()
+
+    def stop(self, names=tuple(reversed(PROGRAMS))):
+        """By SIGTERM, one after the other; what then ends otherwise than with 0 goes to `ended`."""
+        for role in map(self.role, names):
+            if role.process.poll() is None:
+                role.process.send_signal(signal.SIGTERM)
+            try:
+                status = role.process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                raise Stuck(f"{role.name} did not end within {STOP_SECONDS} s of SIGTERM") from None
+            if status != 0:
+                self.ended.append(Ended(role.name, status, role.sentence()))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for role in self.services:
+            role.process.kill()
+            role.process.wait()
+        if self.network:
+            self.network.close()
