@@ -463,8 +463,8 @@ FAULT_TESTS := $(addprefix $(BUILD)/tests/,base/test_fault coordinator/test_leas
 unit-faults: $(FAULT_TESTS) # a normal build can only test that the faults are absent
 	@tests/tools/run-unit $^
 
-fault: all $(SHIM) ## strike the services at every call that a run comes to: kills, power losses, failures, full disks, the network (SEED=n, KINDS=kill,net, JOBS=n, MOST=n of a kind, SAMPLE=n, FULL=1)
-	@$(PYTHON) tests/fault/run.py --seed $(or $(SEED),1) --jobs $(or $(JOBS),4) $(if $(KINDS),--kinds $(KINDS)) $(if $(MOST),--most $(MOST)) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(FULL),--full)
+fault: all $(SHIM) ## strike the services at every call that a run comes to: kills, power losses, failures, full disks, the network (SEED=n, KINDS=kill,net, JOBS=n, MOST=n of a kind, SAMPLE=n, AT=function, FULL=1)
+	@$(PYTHON) tests/fault/run.py --seed $(or $(SEED),1) --jobs $(or $(JOBS),4) $(if $(KINDS),--kinds $(KINDS)) $(if $(MOST),--most $(MOST)) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(AT),--at '$(AT)') $(if $(FULL),--full)
 
 mpi: $(BUILD)/bin/trainer-server-mpi $(BUILD)/bin/generation-server-mpi $(BUILD)/tests/ranks/check_comm ## build the programs for mpirun: a trainer of several processes, servers beside it, the comm's test
 

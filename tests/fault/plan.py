@@ -1,6 +1,7 @@
 """Which faults there are at the sites that were recorded, and which of them a bounded run takes."""
 import errno
 import random
+import re
 
 import proxy
 from play import ROOTS, Fault
@@ -44,10 +45,11 @@ SLOW_MS = (30, 150)
 
 
 class Planner:
-    def __init__(self, sites, exchanges, programs, seed):
-        """exchanges: {(edge, exchange): how often}, as an undisturbed run had them.  programs: {role: its binary}."""
+    def __init__(self, sites, exchanges, programs, seed, pattern=None):
+        """pattern: a regular expression of the sites that are taken.  exchanges: {(edge, exchange): how often}, as an undisturbed run had them.  programs: {role: its binary}."""
         self.sites, self.exchanges, self.programs = sites, exchanges, programs
         self.dice = random.Random(seed)
+        self.pattern = re.compile(pattern or "")
 
     def at(self, kind, site, act, what, error=None, seed=None):
         """One fault at a site: the first time, or some later one that a run surely comes to."""
@@ -93,7 +95,7 @@ class Planner:
         return made
 
     def all(self, kinds):
-        return {kind: getattr(self, kind)() for kind in kinds}
+        return {kind: [fault for fault in getattr(self, kind)() if self.pattern.search(fault.site)] for kind in kinds}
 
     def bounded(self, kinds, most):
         """most: {kind: how many at most}.  What is left out is drawn so that every role and call keeps its share."""

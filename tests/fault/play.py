@@ -19,7 +19,7 @@ from rig import Rig, Stuck, run_config
 
 from harness import HttpError, call
 
-PLAY_SECONDS = 60
+PLAY_SECONDS = 120  # a machine with much other work takes a while
 LOOK_SECONDS = 0.02
 FULL_SECONDS = 0.7  # how long a disk stays full
 RESUMES_MAX = 8
@@ -93,7 +93,7 @@ class Drive:
     def create(self):
         """Nobody knows whether a call that broke off was carried out."""
         known = call("GET", f"{self.rig.coordinator.url}/v1/runs")["runs"]
-        return known[0]["id"] if known else call("POST", f"{self.rig.coordinator.url}/v1/runs", run_config())["id"]
+        return known[-1]["id"] if known else call("POST", f"{self.rig.coordinator.url}/v1/runs", run_config())["id"]
 
     def free_disk(self):
         struck = self.rig.folder / "struck"

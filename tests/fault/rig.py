@@ -19,7 +19,7 @@ import harness  # noqa: E402
 import proxy  # noqa: E402
 from harness import BIN, DATA, call, grpo_config  # noqa: E402
 
-harness.CALL_SECONDS = 5  # a service that was struck may never answer
+harness.CALL_SECONDS = 20  # a service that was struck may never answer; a run that is posted waits for a trainer that does not
 
 SHIM = pathlib.Path(os.environ.get("LEASEHOLD_FAULT_SHIM", ROOT / "build/tests/fault/shim.so"))
 PROGRAMS = {"coordinator": "coordinator", "trainer": "trainer-server", "one": "generation-server"}
@@ -81,7 +81,7 @@ class Role:
     """One service, started again when it ends."""
 
     def __init__(self, rig, name, port, args, environment):
-        self.rig, self.name, self.environment = rig, name, environment
+        self.rig, self.name, self.port, self.environment = rig, name, port, environment
         self.url = f"http://127.0.0.1:{port}"
         self.log = rig.folder / f"{name}.log"
         self.command = [str(BIN / PROGRAMS[name]), "--port", str(port), *map(str, args)]
@@ -93,12 +93,12 @@ class Role:
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(self.command, stdout=log, stderr=subprocess.STDOUT, cwd=self.rig.folder, env=environment)
 
-    def wait_port(self, port):
+    def wait_port(self):
         """So that nobody waits to try again; a coordinator that a fault strikes may never listen."""
         until = time.monotonic() + LISTEN_SECONDS
         while self.process.poll() is None and time.monotonic() < until:
             with socket.socket() as s:
-                if s.connect_ex(("127.0.0.1", port)) == 0:
+                if s.connect_ex(("127.0.0.1", self.port)) == 0:
                     return
             time.sleep(0.005)
 
@@ -133,7 +133,7 @@ class Rig:
         self.services = []
         for name in PROGRAMS:
             self.services.append(Role(self, name, own[name], flags[name], environment.get(name, {})))
-            self.services[0].wait_port(own["coordinator"])
+            self.services[0].wait_port()
         self.coordinator = self.services[0]
 
     def role(self, name):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """make fault: strikes the services at every site that a run comes to, one fault a run, and holds every run against the undisturbed one.
 
-  tests/fault/run.py [--seed N] [--kinds kill,power,...] [--jobs N] [--most N] [--sample N] [--full]
+  tests/fault/run.py [--seed N] [--kinds kill,power,...] [--jobs N] [--most N] [--sample N] [--at REGEX] [--full]
 
 The last line is "N faults injected, N recovered"; any other one fails.  build/fault/sites.tsv lists every fault; what was not recovered stays in
 build/fault/failed.
@@ -37,6 +37,7 @@ def arguments():
     parser.add_argument("--jobs", type=int, default=3, help="runs at once")
     parser.add_argument("--most", type=int, help="at most so many of a kind")
     parser.add_argument("--sample", type=int, help="so many in all, and only from an undisturbed recording: for make test")
+    parser.add_argument("--at", help="only sites whose functions, or exchange, match this regular expression")
     parser.add_argument("--full", action="store_true", help="every site of an allocation too")
     made = parser.parse_args()
     made.kinds = made.kinds.split(",")
@@ -80,7 +81,7 @@ def prepare(options, pool, runs):
 
 
 def chosen(options, found, exchanges):
-    planner = Planner(found, exchanges, {role: str(BIN / program) for role, program in PROGRAMS.items()}, options.seed)
+    planner = Planner(found, exchanges, {role: str(BIN / program) for role, program in PROGRAMS.items()}, options.seed, options.at)
     most = {kind: options.most for kind in options.kinds}
     if "memory" in most and options.most is None and not options.full:
         most["memory"] = MEMORY_MAX
@@ -144,6 +145,7 @@ def main():
             if not outcomes[-1].recovered:
                 tell(outcomes[-1])
             if len(outcomes) % 50 == 0:
+                write_table(outcomes)
                 print(f"{len(outcomes)} of {len(faults)} after {time.monotonic() - began:.0f} s", flush=True)
     write_table(outcomes)
     summary(outcomes)
