@@ -354,7 +354,7 @@ static void transact(struct writer *w, struct command *first) {
   if (rc == RC_OK && w->store_failed)
     rc = err_set(&err, RC_IO, NULL, "the database could not be written (is the disk full?)");
   if (rc == RC_OK && !store_in_transaction(c->store))
-    rc = err_set(&err, RC_IO, NULL, "SQLite gave up the transaction (is the disk full?)");
+    rc = err_set(&err, RC_IO, NULL, "SQLite gave up the transaction (is the disk full, or memory short?)");
   if (rc == RC_OK) rc = store_exec(c->store, &err, "COMMIT", NO_BINDS);
   if (rc != RC_OK) commit_failed(w, done, &err);
   metric_add(w->m_commits, 1);
