@@ -38,6 +38,10 @@ int64_t next_again(const struct active_run *a, int64_t held_version) {
   return a->has_round && a->round < a->rounds && a->round_state <= ROUND_STEPPING && held_version <= a->version ? a->round : -1;
 }
 
+int64_t next_taken(const struct active_run *a, int64_t held_version) {
+  return a->has_round && a->round_state == ROUND_STEPPING && held_version == a->version + 1 ? a->round : -1;
+}
+
 /* ---- which job ---- */
 
 /* From this commit on, a restart takes the batch as submitted. */

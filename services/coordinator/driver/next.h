@@ -25,6 +25,8 @@ enum next_work next_work(const struct active_run *a, bool trainer, const struct 
 
 /* The round whose jobs must all be done again when a trainer that holds so old a version takes the run up; -1: none. */
 int64_t next_again(const struct active_run *a, int64_t held_version);
+/* The round whose step the trainer has taken already, so that none of its jobs is to be done again; -1: none. */
+int64_t next_taken(const struct active_run *a, int64_t held_version);
 
 struct next_job {
   bool found;

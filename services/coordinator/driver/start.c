@@ -7,6 +7,7 @@
 #include "services/coordinator/trainer/model_files.h"
 #include "services/coordinator/driver/next.h"
 #include "services/coordinator/driver/replay.h"
+#include "services/coordinator/rounds/batches.h"
 #include "services/coordinator/rounds/run_attach.h"
 #include "services/coordinator/rounds/run_life.h"
 #include "services/coordinator/store/ids.h"
@@ -35,12 +36,13 @@ static enum rc move_run(struct driver *d, int64_t run, enum run_state to, struct
 struct attach_message {
   struct run_context *context;
   struct digest digest;
-  int64_t again; /* a round whose batches must be sent again, or -1 */
+  int64_t again, taken; /* a round whose batches must be sent again, or whose step is taken; or -1 */
 };
 
 static enum rc attach_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct attach_message *m = cmd->message;
-  return run_attach(c, m->context, &m->digest, m->again, err);
+  const enum rc rc = run_attach(c, m->context, &m->digest, m->again, err);
+  return rc == RC_OK && m->taken >= 0 ? batches_taken(c, m->context->run, m->taken, err) : rc;
 }
 
 /* ---- the trainer ---- */
@@ -76,7 +78,7 @@ static enum rc check_held(struct driver *d, const struct active_run *a, const st
                    "the trainer holds version %" PRId64 " of run %s, which the coordinator has never opened",
                    answer->version, id_run(a->run).text);
   }
-  if (answer->version == a->version + 1 && a->has_round && a->round_state == ROUND_STEPPING) return RC_OK;
+  if (next_taken(a, answer->version) >= 0) return RC_OK;
   enum rc rc =
       answer->version == a->version ? RC_OK : look_digest(driver_readers(d), a->run, answer->version, &digest, err);
   if (rc == RC_NOT_FOUND)
@@ -123,7 +125,10 @@ static enum rc attach(struct driver *d, const struct active_run *a, const struct
   struct command *cmd = command_new(attach_execute, sizeof(struct attach_message));
   if (cmd)
     *(struct attach_message *)cmd->message =
-        (struct attach_message){.context = d->context, .digest = answer->digest, .again = next_again(a, answer->version)};
+        (struct attach_message){.context = d->context,
+                                .digest = answer->digest,
+                                .again = next_again(a, answer->version),
+                                .taken = next_taken(a, answer->version)};
   run_context_keep(d->context); /* for the command, which may outlive this call; then the reference is never released */
   const enum rc rc = core_call(d->core, cmd, err);
   if (rc != RC_TIMEOUT) run_context_release(d->context);

@@ -376,3 +376,18 @@ enum rc batches_again(struct core *c, int64_t run, int64_t round, struct err *er
                     "(SELECT count(*) FROM inner_steps WHERE run = ?1 AND round = ?2) WHERE run = ?1 AND round = ?2",
                     BINDS(b_int(run), b_int(round)));
 }
+
+enum rc batches_taken(struct core *c, int64_t run, int64_t round, struct err *err) {
+  const struct bind binds[] = {b_int(run), b_int(round)};
+  enum rc rc = store_exec(c->store, err,
+                          "UPDATE rounds SET jobs_undone = 0, (trained_tokens, loss_sum, entropy_sum, compute_us, logprob_us, "
+                          "logprob_unequal, logprob_nonfinite, logprob_max_abs_diff) = (SELECT coalesce(sum(trained_tokens), 0), "
+                          "coalesce(sum(loss), 0), coalesce(sum(entropy_sum), 0), coalesce(sum(compute_us), 0), "
+                          "coalesce(sum(logprob_us), 0), coalesce(sum(logprob_unequal), 0), coalesce(sum(logprob_nonfinite), 0), "
+                          "coalesce(max(logprob_max_abs_diff), 0) FROM (SELECT * FROM batches WHERE run = ?1 AND round = ?2 ORDER "
+                          "BY number)) WHERE run = ?1 AND round = ?2 AND jobs_undone > 0",
+                          binds, 2);
+  if (rc == RC_OK) rc = store_exec(c->store, err, "UPDATE batches SET done = 1 WHERE run = ?1 AND round = ?2 AND done = 0", binds, 2);
+  if (rc != RC_OK) return rc;
+  return store_exec(c->store, err, "UPDATE inner_steps SET done = 1 WHERE run = ?1 AND round = ?2 AND done = 0", binds, 2);
+}

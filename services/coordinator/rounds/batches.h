@@ -59,5 +59,8 @@ enum rc batches_answered(struct core *c, const struct batch_answer *m, struct er
 /* A new incarnation of the trainer has lost the gradients that it had accumulated.  So all batches and inner steps of the
  * round are undone again, and those that the trainer does not know are sent again. */
 enum rc batches_again(struct core *c, int64_t run, int64_t round, struct err *err);
+/* The trainer holds the version that the round's step makes, so it has done all of them: what another trainer was to do again
+ * is done, with the figures of the answers that came. */
+enum rc batches_taken(struct core *c, int64_t run, int64_t round, struct err *err);
 
 #endif

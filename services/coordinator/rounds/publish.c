@@ -79,8 +79,10 @@ static enum rc version_insert(struct core *c, const struct announced_version *p,
 
 static enum rc round_close(struct core *c, const struct announced_version *p, struct err *err) {
   int64_t ms = 0;
-  enum rc rc = store_exec(c->store, err, "UPDATE groups SET state = ?3 WHERE run = ?1 AND trained_in = ?2 AND state = ?4",
-                          BINDS(b_int(p->run), b_int(p->round), b_int(GROUP_CONSUMED), b_int(GROUP_SUBMITTED)));
+  enum rc rc = batches_taken(c, p->run, p->round, err);
+  if (rc == RC_OK)
+    rc = store_exec(c->store, err, "UPDATE groups SET state = ?3 WHERE run = ?1 AND trained_in = ?2 AND state = ?4",
+                    BINDS(b_int(p->run), b_int(p->round), b_int(GROUP_CONSUMED), b_int(GROUP_SUBMITTED)));
   if (rc == RC_OK) rc = round_move(c, p->run, p->round, ROUND_PUBLISHING, err);
   if (rc == RC_OK) rc = round_move(c, p->run, p->round, ROUND_DONE, err);
   if (rc == RC_OK)

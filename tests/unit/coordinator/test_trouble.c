@@ -1,8 +1,8 @@
 /* What goes wrong around leases and runs, over real HTTP. What would break: a result without a valid fence is believed
  * (I3); the work of a server that hands back is lost or called nondeterminism; a paused run cannot end; an older
- * trainer publishes (I9); a slow disk costs live workers their leases; two coordinators open one database; a full disk
- * loses what was acknowledged (I7); the idle time of a short run is wrong; a round of a thousand samples takes far too
- * long. */
+ * trainer publishes (I9); a trainer that has taken a step is asked for its batches for ever; a slow disk costs live
+ * workers their leases; two coordinators open one database; a full disk loses what was acknowledged (I7); the idle time
+ * of a short run is wrong; a round of a thousand samples takes far too long. */
 #include <math.h>
 #include <time.h>
 
@@ -134,6 +134,45 @@ static void a_step_that_failed_is_submitted_anew(void **state) {
   pthread_mutex_unlock(&f->trainer.lock);
   json_free(serve_run(f, &s, "r1", "completed"));
   assert_int_equal(f->trainer.steps, 1);
+}
+
+static void trainer_becomes(struct fixture *f, const char *run, int64_t version, const char *step, int round_steps) {
+  pthread_mutex_lock(&f->trainer.lock);
+  snprintf(f->trainer.run, sizeof f->trainer.run, "%s", run);
+  snprintf(f->trainer.step_id, sizeof f->trainer.step_id, "%s", step);
+  f->trainer.version = version;
+  f->trainer.round_steps = round_steps;
+  pthread_mutex_unlock(&f->trainer.lock);
+}
+
+/* A trainer took the round's step and was lost before it told; another one had its place for a while and was to compute the
+ * round again, but did not; then the first one comes back.  It has no batches any more, and needs none. */
+static void a_trainer_that_has_taken_the_step_is_asked_for_no_batch_of_it(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease leases[3];
+  f->trainer.slow_steps = true;
+  post_run(f, GRPO(2, "}"));
+  register_server(f, &s, "gen-1");
+  collect_leases(f, &s, leases, 3);
+  for (int i = 0; i < 3; i++) answer_lease(f, &s, &leases[i]);
+  AWAIT(fake_trainer_steps(&f->trainer) == 1, "the step is not submitted") a_moment_passes(f);
+  fake_trainer_forget(&f->trainer, false);
+  trainer_becomes(f, "", 0, "", 1); /* it refuses batches */
+  register_trainer(f);
+  json_free(wait_held(f, "r1", "expected 1, got 0"));
+  assert_true(read_int(f, "SELECT jobs_undone FROM rounds WHERE round = 0") > 0);
+  const int batches = fake_trainer_batches(&f->trainer);
+  trainer_becomes(f, "r1", 1, "r1.0", 0);
+  fake_trainer_finish_steps(&f->trainer);
+  register_trainer(f);
+  assert_int_equal(call(f, "POST", "/v1/runs/r1/resume", NULL, NULL), 200);
+  AWAIT(read_int(f, "SELECT max(version) FROM versions") == 1, "version 1 is not current") a_moment_passes(f);
+  assert_int_equal(fake_trainer_batches(&f->trainer), batches);
+  assert_int_equal(read_int(f, "SELECT jobs_undone FROM rounds WHERE round = 0"), 0);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM batches WHERE round = 0 AND done = 0"), 0);
+  assert_int_equal(read_int(f, "SELECT trained_tokens FROM rounds WHERE round = 0"), 3 * 4 * 3);
+  json_free(serve_run(f, &s, "r1", "completed"));
 }
 
 /* The writer is away while it carries out this command; what follows is another transaction. */
@@ -281,6 +320,7 @@ int main(void) {
       CASE(a_paused_evaluation_ends_with_its_last_result),
       CASE(only_the_holder_of_the_trainers_place_publishes),
       CASE(a_step_that_failed_is_submitted_anew),
+      CASE(a_trainer_that_has_taken_the_step_is_asked_for_no_batch_of_it),
       CASE(nothing_expires_while_the_writer_is_away),
       CASE(a_database_has_one_coordinator),
       CASE(a_full_disk_ends_the_coordinator_and_keeps_what_was_acknowledged),
