@@ -102,6 +102,7 @@ PACKAGES := gcc g++ make pkg-config libmicrohttpd-dev libgnutls28-dev libcurl4-o
 MPI_PACKAGES := libopenmpi-dev openmpi-bin
 PAGE_PACKAGES := libjs-chart.js
 LINT_PACKAGES := shellcheck
+MODEL_PACKAGES := spin
 
 .PHONY: all
 all: $(foreach s,$(SERVICES) leasehold,$(BUILD)/bin/$(s)) ## build the four services and the command line, in build/bin
@@ -350,15 +351,16 @@ $(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c tests/uni
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help manifests cuda deps demo demo-dapo demo-reward check test test-all test-page contract tokenizers families losses verifiers fuzz-verifiers test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl whole-size e2e long load bench-smoke faults fault mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help manifests cuda deps demo demo-dapo demo-reward check test test-all test-page contract tokenizers families losses verifiers fuzz-verifiers model test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl whole-size e2e long load bench-smoke faults fault mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
 deps: ## install what is missing (Debian packages, by name)
-	@deploy/demo/prepare packages $(BUILD)/packages.log $(PACKAGES) $(PAGE_PACKAGES) $(MPI_PACKAGES) $(LINT_PACKAGES)
+	@deploy/demo/prepare packages $(BUILD)/packages.log $(PACKAGES) $(PAGE_PACKAGES) $(MPI_PACKAGES) $(LINT_PACKAGES) $(MODEL_PACKAGES)
 
 demo demo-dapo demo-reward: MPI_PACKAGES = # not needed for one trainer
 demo demo-dapo demo-reward: LINT_PACKAGES =
+demo demo-dapo demo-reward: MODEL_PACKAGES =
 demo: deps ## install, build, train a small base and run GRPO until it has learned (SEED=n, MODE=sync|inflight, CONTROL=shuffled|lr0, CPUS=0,1)
 	@MAKE='$(MAKE)' deploy/demo/prepare build $(BUILD)/build.log all
 	@deploy/demo/demo.sh
@@ -378,6 +380,7 @@ check: ## quick, for every commit: builds, layers, lint, dead code, sleeps, cont
 test: ## everything that must pass before anything is published: check, then real services end to end
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory mutants-sample
+	@$(MAKE) --no-print-directory model
 	@$(MAKE) --no-print-directory -s tokenizers STRINGS=2000
 	@$(MAKE) --no-print-directory -j2 -s unit-cuda
 	@$(MAKE) --no-print-directory -j2 -s faults mpi
@@ -408,6 +411,9 @@ verifiers: $(BUILD)/tests/verifiers/judge ## hold the verifier math against math
 fuzz-verifiers: ## fuzz the verifiers under the sanitizers (SECONDS=600, SEED=1)
 	@$(MAKE) --no-print-directory -j2 -s BUILD=$(BUILD)/fuzz CFLAGS="-O1 -g1 -fno-omit-frame-pointer -Wno-format-truncation" ISA_OPT=-O1 SAN="-fsanitize=address,undefined -fno-sanitize-recover=all" $(BUILD)/fuzz/tests/verifiers/fuzz
 	@$(BUILD)/fuzz/tests/verifiers/fuzz $(or $(SECONDS),600) $(or $(SEED),1) <tests/verifiers/math_pairs.txt
+
+model: ## check the protocol's model by spin, and that taking out a check breaks it (Debian's spin)
+	@$(PYTHON) tests/model/check
 
 contract: all ## openapi/*.yaml against real services by schemathesis (by pip, into build/), two seeds: minutes
 	@$(PYTHON) tests/contract/run
