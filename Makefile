@@ -332,7 +332,7 @@ $(BUILD)/bench/floor_sqlite: $(call OBJ,tests/bench/floor/sqlite.c) $(BUILD)/obj
 	$(CC) $(ALL_CFLAGS) $(RECORDED:%=-Wl,--wrap=%) $^ -o $@ $(call LINK_SYS,coordinator) $(LDLIBS)
 BENCH_COORDINATOR := $(addprefix $(BUILD)/,bin/coordinator bench/coordinator_load bench/floor_http bench/floor_sqlite)
 
-# --- verifiers: the pairs' judge, and the fuzzer --------------------------------------------------------------------------
+# --- verifiers: the pairs' judge -------------------------------------------------------------------------------------------
 $(BUILD)/tests/verifiers/%: $(BUILD)/obj/tests/verifiers/%.o $(call LINK_LIBS,coordinator)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,coordinator) $(LDLIBS)
@@ -343,6 +343,35 @@ $(SHIM): $(wildcard tests/fault/*.c) tests/fault/shim.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -std=c17 -D_GNU_SOURCE -I. $(WARN) -fPIC -shared -pthread $(filter %.c,$^) -o $@
 
+# --- fuzzing: each tests/fuzz/fuzz_NAME.c with libFuzzer (make fuzz), and with a main that reads committed inputs ------------
+FUZZ_TARGETS := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_MODULE_json := json
+FUZZ_MODULE_wire := wire
+FUZZ_MODULE_safetensors := safetensors
+FUZZ_MODULE_http_head := http
+FUZZ_MODULE_template := template
+FUZZ_MODULE_model_config := model
+FUZZ_MODULE_tokenizer_file := model
+FUZZ_MODULE_tokenizer_text := model
+define FUZZ_RULE
+$(BUILD)/tests/fuzz/corpus_$(1): $(call OBJ,tests/fuzz/fuzz_$(1).c tests/fuzz/corpus_main.c) $(call LINK_LIBS,$(or $(FUZZ_MODULE_$(1)),coordinator))
+	@mkdir -p $$(@D)
+	$$(CC) $$(ALL_CFLAGS) $$^ -o $$@ $(call LINK_SYS,$(or $(FUZZ_MODULE_$(1)),coordinator)) $$(LDLIBS)
+$(BUILD)/tests/fuzz/fuzz_$(1): $(call OBJ,tests/fuzz/fuzz_$(1).c) $(call LINK_LIBS,$(or $(FUZZ_MODULE_$(1)),coordinator))
+	@mkdir -p $$(@D)
+	$$(CC) $$(ALL_CFLAGS) -fsanitize=fuzzer $$^ -o $$@ $(call LINK_SYS,$(or $(FUZZ_MODULE_$(1)),coordinator)) $$(LDLIBS)
+endef
+$(foreach t,$(FUZZ_TARGETS),$(eval $(call FUZZ_RULE,$(t))))
+# A whole coordinator under random sequences of messages.
+$(BUILD)/tests/fuzz/protocol: $(BUILD)/obj/tests/fuzz/protocol.o $(BUILD)/lib/libtests-coordinator.a $(call LINK_LIBS,coordinator)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $^ -o $@ -lcmocka $(call LINK_SYS,coordinator) $(LDLIBS)
+# By clang; no target computes, so that the kernels are left out.
+comma := ,
+FUZZ_CHOSEN = $(or $(subst $(comma), ,$(TARGETS)),$(FUZZ_TARGETS))
+FUZZ_BUILD = $(MAKE) --no-print-directory -j2 -s BUILD=$(BUILD)/fuzz CC=clang WARN= SRC_isa= SRC_amx= CFLAGS="-O1 -g1 -fno-omit-frame-pointer" \
+             SAN="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all"
+
 HAS_ONEDNN = $(shell $(CC) -E -include dnnl.h -x c /dev/null >/dev/null 2>&1 && echo yes)
 
 # --- AMX without a CPU that has it: tests/bochs/run boots Linux in an emulator -----------------------------------------------
@@ -351,7 +380,7 @@ $(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c tests/uni
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help manifests cuda deps demo demo-dapo demo-reward check test test-all test-page contract tokenizers families losses verifiers fuzz-verifiers model test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl whole-size e2e long load bench-smoke faults fault mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help manifests cuda deps demo demo-dapo demo-reward check test test-all test-page contract tokenizers families losses verifiers fuzz fuzz-corpus fuzz-protocol model test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl whole-size e2e long load bench-smoke faults fault mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
@@ -380,7 +409,8 @@ check: ## quick, for every commit: builds, layers, lint, dead code, sleeps, cont
 test: ## everything that must pass before anything is published: check, then real services end to end
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory mutants-sample
-	@$(MAKE) --no-print-directory model
+	@$(MAKE) --no-print-directory -j2 -s model fuzz-corpus
+	@$(MAKE) --no-print-directory -s fuzz-protocol COUNT=3
 	@$(MAKE) --no-print-directory -s tokenizers STRINGS=2000
 	@$(MAKE) --no-print-directory -j2 -s unit-cuda
 	@$(MAKE) --no-print-directory -j2 -s faults mpi
@@ -391,8 +421,9 @@ test: ## everything that must pass before anything is published: check, then rea
 test-all: ## the long tiers too: all strings for the tokenizers, families, losses, all mutants, speed, load, benches, sanitizers, schemathesis, the page in a browser, kill -9 of every role, the demo's seeds and controls
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory -s manifests SCHEMAS=1
-	@$(MAKE) --no-print-directory tokenizers families losses verifiers fuzz-verifiers mutants speed load long bench-smoke whole-size asan ubsan tsan contract test-page
+	@$(MAKE) --no-print-directory tokenizers families losses verifiers fuzz mutants speed load long bench-smoke whole-size asan ubsan tsan contract test-page
 	@$(MAKE) --no-print-directory -s fault
+	@$(MAKE) --no-print-directory -s fuzz-protocol SEED=1000 STEPS=400 COUNT=100
 	$(PYTHON) tests/e2e/test_inflight_kills.py
 	tests/e2e/demo-seeds
 	$(PYTHON) deploy/rewards/demo.py
@@ -408,9 +439,17 @@ losses: all ## hold the recipes' losses and gradients against TRL's, on the same
 verifiers: $(BUILD)/tests/verifiers/judge ## hold the verifier math against math-verify (by pip, into build/: 115 MB; SEED=n)
 	@$(PYTHON) tests/verifiers/compare --judge $< $(if $(SEED),--seed $(SEED))
 
-fuzz-verifiers: ## fuzz the verifiers under the sanitizers (SECONDS=600, SEED=1)
-	@$(MAKE) --no-print-directory -j2 -s BUILD=$(BUILD)/fuzz CFLAGS="-O1 -g1 -fno-omit-frame-pointer -Wno-format-truncation" ISA_OPT=-O1 SAN="-fsanitize=address,undefined -fno-sanitize-recover=all" $(BUILD)/fuzz/tests/verifiers/fuzz
-	@$(BUILD)/fuzz/tests/verifiers/fuzz $(or $(SECONDS),600) $(or $(SEED),1) <tests/verifiers/math_pairs.txt
+fuzz: ## fuzz what reads hostile bytes, under sanitizers (needs Debian's clang; TARGETS=json,wire; SECONDS=600 a target)
+	@command -v clang >/dev/null || { echo "make fuzz: there is no clang (Debian: clang, libclang-rt-14-dev)"; exit 1; }
+	@$(FUZZ_BUILD) $(FUZZ_CHOSEN:%=$(BUILD)/fuzz/tests/fuzz/fuzz_%)
+	@tests/fuzz/run $(BUILD)/fuzz $(or $(SECONDS),600) $(FUZZ_CHOSEN)
+
+fuzz-corpus: $(FUZZ_TARGETS:%=$(BUILD)/tests/fuzz/corpus_%) ## give every fuzz target its committed inputs once (no clang)
+	@$(PYTHON) tests/fuzz/make_corpus.py --check
+	@for t in $(FUZZ_TARGETS); do $(BUILD)/tests/fuzz/corpus_$$t tests/fuzz/corpus/$$t || { echo "fuzz-corpus: $$t broke"; exit 1; }; done
+
+fuzz-protocol: $(BUILD)/tests/fuzz/protocol ## random messages to a whole coordinator, invariants after each (SEED=1, STEPS=200, COUNT=1)
+	@$< $(or $(SEED),1) $(or $(STEPS),200) $(or $(COUNT),1)
 
 model: ## check the protocol's model by spin, and that taking out a check breaks it (Debian's spin)
 	@$(PYTHON) tests/model/check
