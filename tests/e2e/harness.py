@@ -90,7 +90,7 @@ class Service:
         self.name = name
         self.program = program
         self.launcher = launcher
-        self.tls = cluster.tls
+        self.tls = getattr(cluster, "tls", None)
         self.args = [*args, *(self.tls.flags if self.tls else [])]
         self.cluster_folder = cluster.folder
         self.log = cluster.folder / f"{name}.log"
