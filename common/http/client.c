@@ -29,6 +29,7 @@
 enum {
   CLIENT_TICK_MS = 100,
   CLIENT_CONNECT_MS = 2000,
+  CLIENT_TLS_CONNECT_MS = 5000, /* with the handshake, which both sides compute */
   CLIENT_KEPT_CONNECTIONS = 64,
   CLIENT_CA_FILE_BYTES = 16 << 20,
   CLIENT_ERROR_BODY_BYTES = 64 << 10
@@ -209,8 +210,8 @@ static void set_options(struct http_client *c, struct exchange *x, struct curl_s
   curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, x->bytes_max > LIMIT_BODY_BYTES ? 256L << 10 : 16L << 10);
   curl_easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, call->body_len > 64u << 10 ? 512L << 10 : 16L << 10);
   curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, (long)call->deadline_ms);
-  curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
-                   (long)(call->connect_ms > 0 ? call->connect_ms : CLIENT_CONNECT_MS));
+  const int64_t connect_ms = strncasecmp(call->url, "https:", 6) == 0 ? CLIENT_TLS_CONNECT_MS : CLIENT_CONNECT_MS;
+  curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)(call->connect_ms > 0 ? call->connect_ms : connect_ms));
   if (call->stall_ms > 0) {
     curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, (long)CLIENT_STALL_BYTES);
     curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, (long)((call->stall_ms + 999) / 1000));

@@ -42,7 +42,7 @@ struct http_call {
   const char *const *headers; /* extra "Name: value" lines, NULL-terminated; may be NULL */
   int64_t deadline_ms;        /* the whole exchange; must be > 0 */
   int64_t stall_ms;           /* 0: none; else RC_TIMEOUT after so long with less than CLIENT_STALL_BYTES a second */
-  int64_t connect_ms;         /* 0: 2000 */
+  int64_t connect_ms;         /* 0: 2000, of https with its handshake 5000 */
   size_t response_bytes_max;  /* 0: LIMIT_BODY_BYTES; a longer answer is RC_TOO_LARGE */
 };
 
