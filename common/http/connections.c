@@ -137,8 +137,9 @@ static bool tcp_info(const struct http_connection *c, struct tcp_info *info) {
   "HTTP/1.1 " status "\r\nContent-Type: application/json\r\nConnection: close\r\n" retry \
   "\r\n{\"error\":{\"code\":\"" code "\",\"message\":\"" message "\",\"field\":\"\"}}"
 
-/* Over TLS it would be no answer.  libmicrohttpd accepts none before a request is complete and sends none itself, so this text is all that goes
- * out. A peer that has sent nothing gets none: it would take the text for the answer to its next request. */
+/* libmicrohttpd accepts no answer before a request is complete and sends none itself, so this text is all that goes
+ * out, and over TLS nothing: it would be no record of it.  A peer that has sent nothing gets none: it would take the text
+ * for the answer to its next request. */
 static void say_why(const struct http_connection *c, enum drop_why why) {
   static const char late[] =
       LAST_WORDS("408 Request Timeout", "", "timeout", "the rest of the request was expected sooner");

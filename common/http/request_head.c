@@ -1,4 +1,5 @@
-/* Judges a request by its head: client certificate, token, path, method, the announced body, the service's own admission.
+/* Judges a request by its head: client certificate, token, path, method, the announced body, the service's own
+ * admission.
  *
  * Runs on libmicrohttpd's thread of the connection, once, when the header is complete and before any of the body is
  * read: a refused request costs no memory for its body.  The token is compared in constant time, before anything tells
