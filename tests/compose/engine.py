@@ -52,7 +52,7 @@ def why_not():
     if not works(*compose_command(), "version"):
         return "neither `docker compose` nor docker-compose is installed"
     if not works("docker", "image", "inspect", BASE_IMAGE) and not works("docker", "pull", "-q", BASE_IMAGE, seconds=PULL_SECONDS):
-        return f"there is no base image {BASE_IMAGE}, and it could not be pulled: BASE_IMAGE names another Debian 12, deploy/README.md makes one"
+        return f"there is no base image {BASE_IMAGE}, and it could not be pulled: BASE_IMAGE names another Debian 12, deploy/docker/README.md says how to make one"
     return None
 
 
