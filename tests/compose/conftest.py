@@ -67,4 +67,4 @@ def reference(stack, request):
     status = stack.run(config, seconds=900)
     assert len(set(digests(status))) == rounds, "every round must change the weights, or equal digests would prove nothing"
     assert status["totals"]["leases_lost"] == 0
-    return Reference(config, of_the_base, digests(status))
+    return Reference(config, warmup, of_the_base, digests(status))

@@ -16,6 +16,7 @@ from harness import ROOT, SERVICE_OF, Cluster, HttpError, call
 
 BASE_IMAGE = os.environ.get("BASE_IMAGE", "debian:bookworm-slim")
 IMAGE = "leasehold:test"  # it stays, for the next build's sake
+DEFAULTS = {"SEED": "1", "TRAINER_THREADS": "2", "GENERATION_THREADS": "1", "LEASEHOLD_AUTH_TOKEN": "", "LEASEHOLD_LOG_LEVEL": "info"}  # whatever this shell has
 COMMAND_SECONDS = 900  # a build compiles everything
 PULL_SECONDS = 300
 
@@ -62,8 +63,9 @@ def free_port():
 
 
 class Stack(Cluster):
-    """The services in containers.  files: the compose files; settings: variables that docker-compose.yml's head lists.  A container is named by its id's first
-    twelve digits, which are its host name, and so part of its worker's name."""
+    """The services in containers.  files: the compose files; settings: variables that docker-compose.yml's head lists.
+
+    A container is named by its id's first twelve digits, which are its host name, and so part of its worker's name."""
 
     def __init__(self, files=("docker-compose.yml",), profiles=(), **settings):
         self.coordinator = types.SimpleNamespace(url=None)
@@ -74,7 +76,7 @@ class Stack(Cluster):
         self.ports = {"COORDINATOR_PORT": str(free_port()), "PROMETHEUS_PORT": str(free_port())}
         self.coordinator.url = f"http://127.0.0.1:{self.ports['COORDINATOR_PORT']}"
         self.prometheus = f"http://127.0.0.1:{self.ports['PROMETHEUS_PORT']}"
-        self.environment = {**os.environ, "BASE_IMAGE": BASE_IMAGE, "LEASEHOLD_IMAGE": IMAGE, "COMPOSE_PROJECT_NAME": self.project, **self.ports, **settings}
+        self.environment = {**os.environ, "BASE_IMAGE": BASE_IMAGE, "LEASEHOLD_IMAGE": IMAGE, "COMPOSE_PROJECT_NAME": self.project, **DEFAULTS, **self.ports, **settings}
         SERVICE_OF[self.coordinator.url] = "coordinator"
 
     def compose(self, *args):
@@ -145,7 +147,6 @@ class Stack(Cluster):
             held = self.worker(container)["leases"]
             if not held:
                 docker("unpause", container)
-                time.sleep(0.1)
                 return False
             do(container)
             return True

@@ -7,8 +7,9 @@ from harness import DATA, digests
 
 class Reference(typing.NamedTuple):
     config: dict  # of the run; it starts from a version of the warm-up in the stack's database
-    of_the_base: list  # digests of the warm-up's rounds
-    digests: list  # of the run's
+    warmup: int  # rounds of the warm-up
+    of_the_base: list  # digests of its last rounds
+    digests: list  # of the run's rounds, all of them
 
 
 def demo_config(rounds, start):

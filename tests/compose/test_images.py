@@ -1,5 +1,6 @@
 """The targets of deploy/docker/Dockerfile."""
 import pathlib
+import secrets
 import subprocess
 
 import pytest
@@ -34,7 +35,7 @@ def test_the_image_for_gpus_starts_without_one(image, say):
     """Built with this machine's toolkit: Debian has none that new, and no registry is asked."""
     if not (CUDA / "bin/nvcc").exists():
         pytest.skip(f"the target cuda was not built: there is no CUDA Toolkit in {CUDA}")
-    toolkit, built = "leasehold-toolkit:test", f"{engine.IMAGE}-cuda"
+    toolkit, built = f"leasehold-toolkit:{secrets.token_hex(4)}", f"{engine.IMAGE}-cuda"
     names = sorted({str(path).lstrip("/") for path in (CUDA, CUDA.resolve())})
     with subprocess.Popen(["tar", "-C", "/", "-c", "--exclude=*cudnn*", *names], stdout=subprocess.PIPE) as packed:
         subprocess.run(["docker", "import", "-", toolkit], stdin=packed.stdout, check=True, capture_output=True)

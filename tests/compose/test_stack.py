@@ -128,9 +128,9 @@ def test_two_ranks_in_a_container_reach_the_weights_of_one(ranks_image, referenc
         stack.pool(1)
         (trainer,) = stack.containers("trainer-server")
         assert [line.split(maxsplit=1)[1] for line in docker("top", trainer, "-eo", "pid,args").splitlines()].count("trainer-server-mpi") == 2
-        base = stack.run(warmup_config(len(reference.of_the_base)), seconds=600)
+        base = stack.run(warmup_config(reference.warmup), seconds=600)
         assert digests(base) == reference.of_the_base
-        played = stack.run(demo_config(10, start={"run": base["id"], "version": len(reference.of_the_base)}), seconds=300)
+        played = stack.run(demo_config(10, start={"run": base["id"], "version": reference.warmup}), seconds=300)
         assert digests(played) == reference.digests[:10]
 
 
