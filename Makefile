@@ -369,7 +369,7 @@ $(BUILD)/tests/fuzz/protocol: $(BUILD)/obj/tests/fuzz/protocol.o $(BUILD)/lib/li
 # By clang; no target computes, so that the kernels are left out.
 comma := ,
 FUZZ_CHOSEN = $(or $(subst $(comma), ,$(TARGETS)),$(FUZZ_TARGETS))
-FUZZ_BUILD = $(MAKE) --no-print-directory -j2 -s BUILD=$(BUILD)/fuzz CC=clang WARN= SRC_isa= SRC_amx= CFLAGS="-O1 -g1 -fno-omit-frame-pointer" \
+FUZZ_BUILD = $(MAKE) --no-print-directory -j2 -s BUILD=$(BUILD)/fuzz CC=clang WARN= SRC_isa= SRC_amx= SRC_model="$(filter-out common/model/cpu/%,$(SRC_model))" CFLAGS="-O1 -g1 -fno-omit-frame-pointer" \
              SAN="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all"
 
 HAS_ONEDNN = $(shell $(CC) -E -include dnnl.h -x c /dev/null >/dev/null 2>&1 && echo yes)
