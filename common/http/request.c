@@ -110,8 +110,9 @@ static enum rc parse_path(struct http_request *r, const char *path, size_t len, 
     while (end < len && path[end] != '/') end++;
     if (r->segment_count == HTTP_SEGMENTS_MAX)
       return err_set(err, RC_NOT_FOUND, NULL, "no path has more than %d segments", HTTP_SEGMENTS_MAX);
-    enum rc rc = percent_decode(&r->arena, path + begin, end - begin, false, &r->segments[r->segment_count++], err);
+    enum rc rc = percent_decode(&r->arena, path + begin, end - begin, false, &r->segments[r->segment_count], err);
     if (rc != RC_OK) return rc;
+    r->segment_count++;
     begin = end + 1;
   }
   return RC_OK;

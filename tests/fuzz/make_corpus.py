@@ -72,7 +72,7 @@ def wire():
     pushes = [{"worker_id": "w3", "staged": True, "way": "http", "digest": DIGEST, "error": None},
               {"worker_id": "w4", "staged": False, "error": "it did not answer"}]
     head_batch = {**batch, "groups": [{"id": "r1.0.2", "samples": ["r1.0.2.0"]}]}
-    head_status = {k: v for k, v in {**status, "samples": ["r1.0.2.0"]}.items() if k != "logprobs_sha256"}
+    head_status = {**status, "samples": ["r1.0.2.0"]}
     messages = [
         {"name": "gen-1", "kind": "generation", "url": "http://127.0.0.1:8100", "slots": 16, "exactness": "invariant",
          "device": "cpu", "fabric": {"name": "pool", "kind": "nccl", "place": 1}, "identity": "0123456789abcdef"},
@@ -153,7 +153,7 @@ def configs():
             "original_max_position_embeddings": 64}
     llama = {**base, "model_type": "llama", "architectures": ["LlamaForCausalLM"], "rope_scaling": rope}
     gemma = {**base, "model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"], "query_pre_attn_scalar": 16,
-             "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "hidden_activation": "gelu_pytorch_tanh"}
+             "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "sliding_window": 16, "hidden_activation": "gelu_pytorch_tanh"}
     moe = {**base, "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "num_experts": 4,
            "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True, "decoder_sparse_step": 1,
            "mlp_only_layers": []}
@@ -184,8 +184,8 @@ def run_configs():
             {"update": "minibatch", "groups_per_step": 2}, {"verifier": {"kind": "regex", "pattern": "a+"}},
             {"verifier": {"terms": [{"kind": "math"}, {"kind": "format", "tags": ["think"], "weight": 0.2}]}},
             {"evaluation": {"sets": [{"name": "a", "path": "t.jsonl", "samples": 2, "temperature": 0.5}], "every_rounds": 2}},
-            {"start": {"run": "r1", "version": "best"}}, {"curriculum": {"by": "line"}},
-            {"dataset": {"sources": [{"path": "a.jsonl", "weight": 2}, {"path": "b.jsonl", "preset": "gsm8k"}]}},
+            {"start": {"run": "r1", "version": "best"}}, {"dataset": {"path": "a.jsonl", "curriculum": {"rate_min": 0.1, "rate_max": 0.9}}},
+            {"dataset": {"sources": [{"path": "a.jsonl", "weight": 2}, {"path": "b.jsonl", "weight": 1, "preset": "gsm8k"}]}},
             {"sampling": {"temperature": 1, "max_new_tokens": 8, "top_p": 0.9, "stop": ["\n"], "ignore_eos": False}}]
     return texts(*runs, *[json.dumps({**base, **m}) for m in more])
 
