@@ -380,7 +380,7 @@ $(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c tests/uni
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help manifests cuda deps demo demo-dapo demo-reward check test test-all test-page contract tokenizers families losses verifiers fuzz fuzz-corpus fuzz-protocol model test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl whole-size e2e long load bench-smoke faults fault mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help manifests cuda deps demo demo-dapo demo-reward check test test-all test-page contract tokenizers families losses verifiers fuzz fuzz-corpus fuzz-protocol model endurance test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl whole-size e2e long load bench-smoke faults fault mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
@@ -421,8 +421,8 @@ test: ## everything that must pass before anything is published: check, then rea
 test-all: ## the long tiers too: all strings for the tokenizers, families, losses, all mutants, speed, load, benches, sanitizers, schemathesis, the page in a browser, kill -9 of every role, the demo's seeds and controls
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory -s manifests SCHEMAS=1
-	@$(MAKE) --no-print-directory tokenizers families losses verifiers fuzz mutants speed load long bench-smoke whole-size asan ubsan tsan contract test-page
 	@$(MAKE) --no-print-directory -s fault
+	@$(MAKE) --no-print-directory tokenizers families losses verifiers fuzz mutants speed load long bench-smoke whole-size asan ubsan tsan contract test-page endurance
 	@$(MAKE) --no-print-directory -s fuzz-protocol SEED=1000 STEPS=400 COUNT=100
 	$(PYTHON) tests/e2e/test_inflight_kills.py
 	tests/e2e/demo-seeds
@@ -453,6 +453,9 @@ fuzz-protocol: $(BUILD)/tests/fuzz/protocol ## random messages to a whole coordi
 
 model: ## check the protocol's model by spin, and that taking out a check breaks it (Debian's spin)
 	@$(PYTHON) tests/model/check
+
+endurance: all ## thousands of rounds with restarts and churn: memory, descriptors, threads, database, time (ROUNDS=10000)
+	@$(PYTHON) tests/e2e/endurance $(or $(ROUNDS),10000)
 
 contract: all ## openapi/*.yaml against real services by schemathesis (by pip, into build/), two seeds: minutes
 	@$(PYTHON) tests/contract/run
@@ -565,7 +568,7 @@ san-unit: $(UNIT_TESTS) # SAN_JOBS at once
 	@printf '%s\n' $^ | xargs -P$(SAN_JOBS) -n1 tests/tools/run-unit
 asan: export ASAN_OPTIONS = allocator_may_return_null=1 quarantine_size_mb=16
 asan: ## unit and end-to-end tests under the address, leak and undefined-behaviour sanitizers
-	@$(SAN_BUILD) ISA_OPT=-O1 SAN="-fsanitize=address,undefined -fno-sanitize-recover=all" all san-unit
+	@$(SAN_BUILD) ISA_OPT=-O1 SAN="-fsanitize=address,undefined -fno-sanitize-recover=all" all san-unit fuzz-corpus
 	@$(SAN_E2E) "$(SAN_RUNS) or test_hostile or malformed or slow_and_broken or hang_up or lying_files"
 ubsan: ## unit tests under the undefined-behaviour sanitizer alone (asan has it too)
 	@$(SAN_BUILD) ISA_OPT=-O1 SAN="-fsanitize=undefined -fno-sanitize-recover=all" san-unit

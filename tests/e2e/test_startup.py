@@ -15,7 +15,7 @@ import time
 import pytest
 
 from contract import contract
-from harness import BIN, DATA, SERVICE_OF, Service, call, exchange
+from harness import BIN, DATA, SERVICE_OF, Cluster, Service, call, exchange, grpo_config
 from ranks import MPIRUN, environment
 
 pytestmark = pytest.mark.alone
@@ -263,3 +263,49 @@ def test_ranks_that_draw_their_first_weights_stop_when_mpirun_is_asked_to(tmp_pa
         ranks.process.wait(20)
         assert time.monotonic() - begin < 2 * STOP_SECONDS  # mpirun's own pace, and its own status
         assert "silent" not in ranks.log.read_text()
+
+
+MANY_RUNS = 1000
+
+
+def copy_run(database, last):
+    """Runs 2 to `last` are made of run 1: every row of every table that has one."""
+    with contextlib.closing(sqlite3.connect(database)) as db:
+        db.execute("PRAGMA synchronous = OFF")
+        for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'").fetchall():
+            columns = [(name, kind, key) for _, name, kind, _, _, key in db.execute(f"PRAGMA table_info({table})")]
+            of_run = "id" if table == "runs" else "run"
+            if of_run not in [name for name, _, _ in columns]:
+                continue
+            copied = [name for name, kind, key in columns if not (name == "id" and key and kind == "INTEGER" and table != "runs")]
+            made = ["n" if name == of_run else "replace(id, 'r1.', 'r' || n || '.')" if name == "id" else name for name in copied]
+            db.execute(
+                f"INSERT INTO {table} ({', '.join(copied)}) SELECT {', '.join(made)} FROM {table}, (WITH RECURSIVE numbers(n) AS "
+                f"(VALUES (2) UNION ALL SELECT n + 1 FROM numbers WHERE n < {last}) SELECT n FROM numbers) WHERE {of_run} = 1"
+            )
+        db.commit()
+        return db.execute("SELECT count(*) FROM samples").fetchone()[0]
+
+
+def seconds_to_ready(folder, name, database):
+    begun = time.monotonic()
+    service = coordinator(folder, name, database)
+    ready = call("GET", service.url + "/readyz", raw=True) is not None
+    took = time.monotonic() - begun
+    assert ready and len(call("GET", service.url + "/v1/runs")["runs"]) > 0
+    service.stop()
+    return took
+
+
+def test_a_coordinator_with_a_thousand_finished_runs_is_ready_within_a_second(tmp_path):
+    """The best of three starts, of a database of real rows."""
+    with Cluster(tmp_path / "one", trainer=["--random-init", 1, "--threads", 1]) as cluster:
+        cluster.add_server("gen", "--slots", 16)
+        cluster.run(grpo_config(3, groups=8, samples=4))
+        database = cluster.database
+    samples = copy_run(database, MANY_RUNS)
+    assert samples >= MANY_RUNS * 3 * 8 * 4
+    with Folder(tmp_path) as folder:
+        took = [seconds_to_ready(folder, f"many-{i}", database) for i in range(3)]
+    print(f"{MANY_RUNS} runs, {samples} samples, {database.stat().st_size >> 20} MiB: ready in {min(took):.3f} s")
+    assert min(took) < 1, took
