@@ -3,10 +3,10 @@
 
 #include <math.h>
 
-static void put(struct buf *out, uint32_t value, size_t width) {
-  unsigned char bytes[4];
+enum { PIECE = 256 }; /* tokens that are packed before they are appended */
+
+static void put(unsigned char *bytes, uint32_t value, size_t width) {
   for (size_t i = 0; i < width; i++) bytes[i] = (unsigned char)(value >> (8 * i));
-  buf_append(out, bytes, width);
 }
 
 static uint32_t take(const unsigned char *bytes, size_t width) {
@@ -22,8 +22,15 @@ static uint32_t step_of(float nats) {
 }
 
 void entropy_bytes_append(struct buf *out, const float *nats, size_t count) {
-  put(out, (uint32_t)count, 4);
-  for (size_t i = 0; i < count; i++) put(out, step_of(nats[i]), 2);
+  unsigned char bytes[2 * PIECE];
+  put(bytes, (uint32_t)count, 4);
+  buf_append(out, bytes, 4);
+  for (size_t done = 0; done < count;) {
+    const size_t n = count - done < PIECE ? count - done : PIECE;
+    for (size_t i = 0; i < n; i++) put(bytes + 2 * i, step_of(nats[done + i]), 2);
+    buf_append(out, bytes, 2 * n);
+    done += n;
+  }
 }
 
 const void *entropy_bytes_of(const void *bytes, size_t len, size_t sample, size_t *count) {

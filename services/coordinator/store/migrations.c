@@ -408,7 +408,7 @@ static const char *const steps[] = {
     "CREATE TABLE entropies ("
     "  run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER NOT NULL, steps BLOB NOT NULL,"
     "  PRIMARY KEY (run, round, group_ordinal), FOREIGN KEY (run, round, group_ordinal) REFERENCES groups (run, round, "
-    "ordinal)) STRICT;",
+    "ordinal)) STRICT, WITHOUT ROWID;",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }

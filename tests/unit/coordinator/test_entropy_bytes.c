@@ -36,6 +36,19 @@ static void each_sample_finds_its_own_to_half_a_step(void **state) {
   buf_free(&bytes);
 }
 
+static void a_long_sample_comes_back_whole(void **state) {
+  (void)state;
+  float nats[1000];
+  struct buf bytes = BUF_INIT;
+  size_t count;
+  for (int i = 0; i < 1000; i++) nats[i] = (float)i / 128;
+  entropy_bytes_append(&bytes, nats, 1000);
+  const void *of = entropy_bytes_of(bytes.data, bytes.len, 0, &count);
+  assert_int_equal(count, 1000);
+  for (size_t i = 0; i < count; i++) assert_true(entropy_bytes_at(of, i) == (double)nats[i]);
+  buf_free(&bytes);
+}
+
 static void what_is_cut_has_none(void **state) {
   (void)state;
   struct buf bytes = three_samples();
@@ -53,6 +66,7 @@ static void what_is_cut_has_none(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(each_sample_finds_its_own_to_half_a_step),
+      cmocka_unit_test(a_long_sample_comes_back_whole),
       cmocka_unit_test(what_is_cut_has_none),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,7 @@
  * twice, or for a sample that was drawn anew; what a group is worth, or its digest, depends on the order in which answers come
  * or on a restart between them; a deadline does something else than it was configured to; waiting for a judge counts as waiting
  * for a sampler. */
+#include <math.h>
 #include <string.h>
 
 #include "services/coordinator/decide/states.h"
@@ -85,6 +86,37 @@ static int64_t in_state(struct fixture *f, enum group_state state) {
   answered((f), (group), 1, 0, 4); \
   answered((f), (group), 2, 0, 4)
 
+/* What the three terms gave is kept before their weights; NaN of those that a server has not answered.  Returns how many
+ * values are known. */
+static int check_term_values(struct fixture *f) {
+  struct store *s;
+  struct rows q;
+  struct err err = {0};
+  bool row = false;
+  int known = 0, samples = 0;
+  if (readers_take(core_readers(f->core), &s, &err) != RC_OK) fail_msg("%s", err.message);
+  enum rc rc = store_query(s, &q, &err, "SELECT group_ordinal, sample, term_values FROM samples WHERE run = 1", NO_BINDS);
+  while (rc == RC_OK && (rc = rows_next(&q, &row, &err)) == RC_OK && row) {
+    const double server = 0.125 * (double)rows_int(&q, 1) + (double)rows_int(&q, 0);
+    const double expected[3] = {rows_int(&q, 1) % 2 == 0, server + 1, server + 2};
+    double values[3];
+    size_t len;
+    const void *bytes = rows_blob(&q, 2, &len);
+    assert_int_equal(len, sizeof values);
+    memcpy(values, bytes, len);
+    for (int i = 0; i < 3; i++) {
+      assert_true(values[i] == expected[i] || (i > 0 && isnan(values[i])));
+      known += !isnan(values[i]);
+    }
+    samples++;
+  }
+  rows_end(&q);
+  readers_give(core_readers(f->core), s);
+  assert_int_equal(rc, RC_OK);
+  assert_int_equal(samples, 12);
+  return known;
+}
+
 static void a_group_is_sealed_with_its_last_reward(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
@@ -94,7 +126,9 @@ static void a_group_is_sealed_with_its_last_reward(void **state) {
   answered(f, 1, 2, 2, 2);
   answered(f, 1, 1, 0, 4);
   assert_int_equal(in_state(f, GROUP_OPEN), 3);
+  assert_int_equal(check_term_values(f), 12); /* a group's are told when all are there */
   answered(f, 1, 2, 0, 2);
+  assert_int_equal(check_term_values(f), 12 + 8);
   assert_int_equal(read_int(f, "SELECT state <> 0 FROM groups WHERE ordinal = 1"), 1);
   assert_int_equal(read_int(f, "SELECT count(*) FROM samples WHERE group_ordinal = 1 AND advantage IS NOT NULL"), 4);
   assert_int_equal(read_int(f, "SELECT count(*) FROM samples WHERE group_ordinal = 1 AND sample = 3 AND detail LIKE "
@@ -106,6 +140,7 @@ static void a_group_is_sealed_with_its_last_reward(void **state) {
   assert_int_equal(read_int(f, "SELECT count(*) FROM samples WHERE reward = 0.5 * (sample % 2 = 0) + (0.125 * sample + group_ordinal + 1) + 0.25 * "
                                "(0.125 * sample + group_ordinal + 2)"),
                    12);
+  assert_int_equal(check_term_values(f), 36);
   assert_int_equal(read_int(f, "SELECT exact FROM rounds"), 1);
   assert_int_equal(read_int(f, "SELECT sum(answered) = 24 AND sum(missed) = 0 FROM reward_servers"), 1);
 }
@@ -171,6 +206,7 @@ static void neither_order_nor_repetition_nor_a_restart_changes_anything(void **s
   answered(f, 0, 1, 0, 3);
   json_free(wait_state(f, "r1", "completed"));
   check_digests(f);
+  assert_int_equal(check_term_values(f), 36);
   assert_int_equal(read_int(f, "SELECT sum(answered) FROM reward_servers"), 24);
 }
 
