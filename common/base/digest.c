@@ -5,6 +5,7 @@
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include "common/base/digest.h"
 
+#include <openssl/crypto.h>
 #include <string.h>
 
 void digest_begin(struct digest_state *s) { SHA256_Init(&s->sha); }
@@ -81,4 +82,8 @@ bool digest_from_hex(struct digest *out, const char *text) {
 
 bool digest_equal(const struct digest *a, const struct digest *b) {
   return memcmp(a->bytes, b->bytes, DIGEST_BYTES) == 0;
+}
+
+bool digest_same_secret(const struct digest *a, const struct digest *b) {
+  return CRYPTO_memcmp(a->bytes, b->bytes, DIGEST_BYTES) == 0;
 }

@@ -41,6 +41,8 @@ void digest_hex(char out[DIGEST_HEX_MAX], const struct digest *d);
 /* false unless text is exactly 64 hexadecimal digits. */
 bool digest_from_hex(struct digest *out, const char *text);
 bool digest_equal(const struct digest *a, const struct digest *b);
+/* The same in a time that does not depend on what they are: for digests of secrets. */
+bool digest_same_secret(const struct digest *a, const struct digest *b);
 
 /* FNV-1a in 64 bits: for tables and votes, where nobody gains by two texts of one hash.  Goes on from `hash`, at first
  * FNV1A_BEGIN. */

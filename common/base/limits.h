@@ -15,6 +15,8 @@
 #define LIMIT_BATCH_BODY_BYTES   (256u << 20) /* a submit-batch body or a batch result */
 #define LIMIT_HTTP_RESERVE       64           /* connections beyond --connections-max, for the health routes only */
 #define LIMIT_HTTP_URL_BYTES     2048
+#define LIMIT_TOKENS             256   /* that a service accepts */
+#define LIMIT_ALLOWED_HOSTS      256   /* entries of --allow-hosts */
 #define LIMIT_WAIT_MS_MAX        60000 /* the longest long poll */
 #define LIMIT_PROMPT_TOKENS      131072
 #define LIMIT_NEW_TOKENS         131072

@@ -46,8 +46,9 @@ struct tls_settings {
 
 /* The flags that every service has. */
 struct program_settings {
-  const char *bind, *port_file, *token, *log_level, *log_format;
+  const char *bind, *port_file, *token, *token_dir, *allow_hosts, *log_level, *log_format;
   int64_t port;
+  bool insecure;
   struct tls_settings tls;
   struct service_limits limits;
 };
@@ -63,6 +64,28 @@ struct program_settings {
        0,                                                                                                       \
        0,                                                                                                       \
        "bearer token that callers must show, and that is shown to the other services"},                         \
+      {"token-dir",                                                                                             \
+       OPTION_STRING,                                                                                           \
+       &(settings)->token_dir,                                                                                  \
+       "",                                                                                                      \
+       0,                                                                                                       \
+       0,                                                                                                       \
+       "folder with the tokens of each role, read again when they change: files admin, worker, trainer, viewer"}, \
+      {"allow-hosts",                                                                                           \
+       OPTION_STRING,                                                                                           \
+       &(settings)->allow_hosts,                                                                                \
+       "",                                                                                                      \
+       0,                                                                                                       \
+       0,                                                                                                       \
+       "hosts that may be called though others name them, as gen-1,10.1.0.0/16,private; default loopback, and " \
+       "private where --bind or --coordinator is beyond it"},                                                   \
+      {"insecure",                                                                                              \
+       OPTION_BOOL,                                                                                             \
+       &(settings)->insecure,                                                                                   \
+       "false",                                                                                                 \
+       0,                                                                                                       \
+       0,                                                                                                       \
+       "listen beyond loopback without asking for a token"},                                                    \
       {"log-level", OPTION_STRING, &(settings)->log_level, "info", 0, 0, "debug, info, warn or error"},         \
       TLS_CLIENT_OPTIONS(&(settings)->tls),                                                                     \
       {"tls-client-ca",                                                                                         \

@@ -183,7 +183,7 @@ enum rc registration_start(struct registration **out, const struct registration_
   r->begun_ms = clock_monotonic_ms();
   pthread_mutex_init(&r->mutex, NULL);
   cond_init(&r->changed);
-  enum rc rc = http_client_create(&r->http, options->token, &r->cancel, err);
+  enum rc rc = http_client_create_for(&r->http, options->access, &r->cancel, err);
   if (rc == RC_OK && pthread_create(&r->thread, NULL, registration_main, r) != 0)
     rc = err_set(err, RC_NO_MEMORY, NULL, "the registration's thread could not be started");
   r->started = rc == RC_OK;

@@ -17,8 +17,9 @@
 struct registration;
 
 struct registration_options {
-  const char *coordinator, *token; /* borrowed, as are the strings of `worker` */
+  const char *coordinator; /* borrowed, as are the strings of `worker` */
   struct worker_register worker;
+  const struct http_access *access; /* borrowed */
   bool beat_at_once;    /* the first heartbeat follows a registration without a pause */
   int64_t retry_ms_max; /* the longest pause after a failure */
   void (*registered)(void *context, const struct worker_registered *answer);

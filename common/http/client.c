@@ -15,10 +15,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/socket.h>
 
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/limits.h"
+#include "common/http/access.h"
 #include "common/http/client.h"
 #include "common/http/status.h"
 #include "common/http/tls.h"
@@ -40,6 +42,8 @@ struct http_client {
   CURL *easy;
   char *authorization; /* a header line, or NULL */
   const atomic_bool *cancel;
+  const struct http_access *access; /* borrowed; NULL: any host may be called */
+  bool shows_access;                /* its token, as it is at the time of each call */
   bool strangers;      /* its peers are no part of the pool */
   const char *ca_file; /* borrowed; of strangers; "": the system's authorities are trusted */
 };
@@ -47,10 +51,11 @@ struct http_client {
 /* One exchange in progress. */
 struct exchange {
   const struct http_call *call;
+  const struct hosts *hosts; /* NULL: any may be called */
   struct http_answer *answer;
   size_t bytes_max;
   int64_t end_ms;
-  bool too_large;
+  bool too_large, refused; /* refused: no connection was made, the host is none that may be called */
   size_t sent; /* of a body in parts */
   struct tls_client tls;
   char detail[CURL_ERROR_SIZE];
@@ -83,6 +88,17 @@ enum rc http_client_create(struct http_client **out, const char *token, const at
   *out = c;
   return RC_OK;
 }
+
+enum rc http_client_create_for(struct http_client **out, const struct http_access *access, const atomic_bool *cancel,
+                               struct err *err) {
+  const enum rc rc = http_client_create(out, NULL, cancel, err);
+  if (rc != RC_OK) return rc;
+  (*out)->access = access;
+  (*out)->shows_access = access != NULL;
+  return RC_OK;
+}
+
+void http_client_confine(struct http_client *c, const struct http_access *access) { c->access = access; }
 
 void http_client_destroy(struct http_client *c) {
   if (c == NULL) return;
@@ -179,7 +195,12 @@ static bool append_trace(struct curl_slist **list) {
 
 static enum rc make_headers(const struct http_client *c, const struct http_call *call, struct curl_slist **list,
                             struct err *err) {
+  static const char bearer[] = "Authorization: Bearer ";
+  char shown[sizeof bearer + TOKEN_BYTES_MAX];
+  memcpy(shown, bearer, sizeof bearer);
   bool fine = c->authorization == NULL || append_header(list, c->authorization);
+  if (c->shows_access && tokens_shown(c->access->tokens, shown + sizeof bearer - 1)) fine = append_header(list, shown) && fine;
+  explicit_bzero(shown, sizeof shown);
   if (call->body != NULL || call->parts != NULL) {
     char line[256];
     const char *type = call->content_type == NULL ? "application/json" : call->content_type;
@@ -195,6 +216,15 @@ static enum rc make_headers(const struct http_client *c, const struct http_call 
   return fine ? RC_OK : err_set(err, RC_NO_MEMORY, NULL, "no memory for the request headers");
 }
 
+/* In the place of libcurl's own socket(): it is known here where the connection would go, whatever the name said before. */
+static curl_socket_t on_socket(void *context, curlsocktype purpose, struct curl_sockaddr *to) {
+  struct exchange *x = context;
+  char host[HOST_BYTES_MAX];
+  (void)purpose;
+  x->refused = !hosts_of_call(host, x->call->url) || !hosts_admit(x->hosts, host, &to->addr);
+  return x->refused ? CURL_SOCKET_BAD : socket(to->family, to->socktype | SOCK_CLOEXEC, to->protocol);
+}
+
 static void set_options(struct http_client *c, struct exchange *x, struct curl_slist *headers) {
   const struct http_call *call = x->call;
   CURL *easy = c->easy;
@@ -203,6 +233,11 @@ static void set_options(struct http_client *c, struct exchange *x, struct curl_s
   curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
   tls_client_options(&x->tls, easy, call->url, c->strangers, c->ca_file);
   curl_easy_setopt(easy, CURLOPT_PROXY, "");
+  curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);
+  if (x->hosts != NULL) {
+    curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, on_socket);
+    curl_easy_setopt(easy, CURLOPT_OPENSOCKETDATA, x);
+  }
   curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);
   curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
@@ -240,6 +275,11 @@ static void set_options(struct http_client *c, struct exchange *x, struct curl_s
 static enum rc explain(const struct http_client *c, const struct exchange *x, CURLcode code, struct err *err) {
   const struct http_call *call = x->call;
   const char *detail = x->detail[0] != '\0' ? x->detail : curl_easy_strerror(code);
+  if (x->refused)
+    return err_set(err, RC_FORBIDDEN, NULL,
+                   "%s %s: its host is none that this service may call; where it should, start it with --allow-hosts that "
+                   "name it",
+                   call->method, call->url);
   if (x->too_large || code == CURLE_FILESIZE_EXCEEDED)
     return err_set(err, RC_TOO_LARGE, NULL, "%s %s: an answer of at most %zu bytes was expected, but a longer one came",
                    call->method, call->url, x->bytes_max);
@@ -302,6 +342,7 @@ enum rc http_client_call(struct http_client *c, const struct http_call *call, st
     return err_set(err, RC_UNAVAILABLE, NULL, "%s %s: cancelled, this service is stopping", call->method, call->url);
   struct exchange x = {
       .call = call,
+      .hosts = c->access == NULL ? NULL : c->access->hosts,
       .answer = answer,
       .bytes_max = call->response_bytes_max == 0 ? LIMIT_BODY_BYTES : call->response_bytes_max,
       .end_ms = clock_monotonic_ms() + call->deadline_ms,

@@ -34,6 +34,8 @@
 #include "common/base/arena.h"
 #include "common/base/buf.h"
 #include "common/base/rc.h"
+#include "common/http/roles.h"
+#include "common/http/tokens.h"
 #include "common/json/json.h"
 
 struct http_request; /* one exchange */
@@ -48,7 +50,7 @@ struct http_route {
   const char *path;      /* "/v1/runs/{id}/pause": a {name} matches one segment */
   http_handler handler;  /* must not block on anything without a deadline */
   size_t body_bytes_max; /* 0: LIMIT_BODY_BYTES */
-  bool open;             /* answered without a token even when one is configured (/healthz, /readyz) */
+  unsigned roles;        /* whose token is asked for where tokens are: bits of roles.h; 0: HTTP_ADMIN; HTTP_OPEN: nobody's */
   /* NULL, or body_bytes_max of a service that learns it late; called when the header has come, must not wait */
   size_t (*body_limit)(void *context);
   size_t json_nodes_max; /* of a JSON body; 0: LIMIT_JSON_NODES */
@@ -76,6 +78,10 @@ bool http_body_is_bytes(const struct http_request *r);
  * memory than there could ever be), RC_FULL (no room now), RC_NO_MEMORY. */
 enum rc http_body_json(struct http_request *r, const struct json **out, struct err *err);
 struct arena *http_arena(struct http_request *r);
+/* What the caller's token stands for; roles 0 where no token is asked for. */
+struct token_claim http_caller(const struct http_request *r);
+/* The numeric address that the request came from. */
+const char *http_peer(struct http_request *r);
 /* Frees the body and its JSON early, in the handler, and gives their charge back: nothing that was read from them may
  * be used afterwards. */
 void http_release_body(struct http_request *r);

@@ -10,6 +10,8 @@
 #include "common/http/request.h"
 
 #include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,7 +40,6 @@ void server_unref_unlock(struct http_server *s) {
   pthread_cond_destroy(&s->drained);
   pthread_mutex_destroy(&s->lock);
   connections_free(&s->connections);
-  free(s->token);
   free(s);
 }
 
@@ -206,6 +207,17 @@ const char *http_body(const struct http_request *r, size_t *len) {
 
 bool http_body_is_bytes(const struct http_request *r) {
   return http_media_is_bytes(http_header(r, MHD_HTTP_HEADER_CONTENT_TYPE));
+}
+
+const char *http_peer(struct http_request *r) {
+  char text[NI_MAXHOST];
+  const union MHD_ConnectionInfo *info =
+      r->connection == NULL ? NULL : MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+  const struct sockaddr *from = info == NULL ? NULL : info->client_addr;
+  const socklen_t len = from != NULL && from->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+  if (from == NULL || getnameinfo(from, len, text, sizeof text, NULL, 0, NI_NUMERICHOST) != 0) return "";
+  const char *kept = arena_strdup(&r->arena, text);
+  return kept == NULL ? "" : kept;
 }
 
 struct arena *http_arena(struct http_request *r) {

@@ -1,11 +1,12 @@
-/* Judges a request by its head: client certificate, token, path, method, the announced body, the service's own
+/* Judges a request by its head: client certificate, token, path, method, role, the announced body, the service's own
  * admission.
  *
  * Runs on libmicrohttpd's thread of the connection, once, when the header is complete and before any of the body is
- * read: a refused request costs no memory for its body.  The token is compared in constant time, before anything tells
- * whether the path exists.  Next: request_body.c, then the handler. */
+ * read: a refused request costs no memory for its body.  The token is judged (tokens.h) before anything tells whether the
+ * path exists.  Next: request_body.c, then the handler. */
 #include "common/http/request_head.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -18,20 +19,49 @@
 #include "common/http/status.h"
 #include "common/http/tls_server.h"
 
-/* The time depends on the length of the given token, not on its content. */
-static bool same_secret(const char *given, const char *secret) {
-  size_t given_len = strlen(given), secret_len = strlen(secret);
-  volatile unsigned char diff = given_len != secret_len;
-  for (size_t i = 0; i < given_len; i++) diff = (unsigned char)(diff | (given[i] ^ secret[i % secret_len]));
-  return diff == 0;
+enum identity { KNOWN, UNKNOWN, OF_ANOTHER_ROLE };
+
+static const char *shown_token(const struct http_request *r) {
+  static const char scheme[] = "Bearer ";
+  const char *header = http_header(r, MHD_HTTP_HEADER_AUTHORIZATION);
+  const bool bearer = header != NULL && strncasecmp(header, scheme, sizeof scheme - 1) == 0;
+  return bearer ? header + sizeof scheme - 1 : NULL;
 }
 
-static bool authorized(const struct http_request *r) {
-  if (r->server->token == NULL) return true;
-  const char *header = http_header(r, MHD_HTTP_HEADER_AUTHORIZATION);
-  if (header == NULL || strncasecmp(header, "Bearer ", 7) != 0) return false;
-  return same_secret(header + 7, r->server->token);
+static unsigned roles_of(const struct http_route *route) { return route->roles == 0 ? HTTP_ADMIN : route->roles; }
+
+/* Without a route any token will do. */
+static enum identity identify(struct http_request *r) {
+  struct tokens *tokens = r->server->access == NULL ? NULL : r->server->access->tokens;
+  if (tokens == NULL || !tokens_wanted(tokens)) return KNOWN;
+  const char *token = shown_token(r);
+  if (token == NULL || !tokens_know(tokens, token, &r->caller)) return UNKNOWN;
+  digest_of(&r->token, token, strlen(token));
+  return r->route == NULL || (r->caller.roles & (roles_of(r->route) | HTTP_ADMIN)) ? KNOWN : OF_ANOTHER_ROLE;
 }
+
+/* "admin, worker" */
+static void name_roles(char *out, size_t size, unsigned roles) {
+  size_t used = 0;
+  out[0] = '\0';
+  for (unsigned role = HTTP_ADMIN; role <= HTTP_PUSH && used < size; role <<= 1) {
+    if (!(roles & role)) continue;
+    const int len = snprintf(out + used, size - used, "%s%s", used > 0 ? ", " : "", token_role_name(role));
+    used += len > 0 ? (size_t)len : 0;
+  }
+}
+
+static void refuse_role(struct http_request *r) {
+  struct err err;
+  char wanted[64], has[64];
+  name_roles(wanted, sizeof wanted, roles_of(r->route) | HTTP_ADMIN);
+  name_roles(has, sizeof has, r->caller.roles);
+  err_set(&err, RC_FORBIDDEN, NULL, "a token of %s was expected for %s %s, but one of %s came", wanted, r->route->method,
+          r->route->path, has);
+  request_refuse(r, MHD_HTTP_FORBIDDEN, &err);
+}
+
+struct token_claim http_caller(const struct http_request *r) { return r->caller; }
 
 /* The announced length; 0 when there is none (libmicrohttpd has refused a malformed one). */
 static uint64_t announced_length(const struct http_request *r) {
@@ -51,14 +81,18 @@ static void check_route(struct http_request *r, const char *method) {
   struct err err;
   char allow[ROUTE_ALLOW_MAX];
   int status = route_match(r, method, allow);
-  bool open = r->route != NULL && r->route->open;
+  const bool open = r->route != NULL && (r->route->roles & HTTP_OPEN);
   const char *closed = atomic_load(&r->server->closed);
-  if (!open && tls_server_admit(r->place, r->connection, &err) != RC_OK) {
+  const bool admitted = open || tls_server_admit(r->place, r->connection, &err) == RC_OK;
+  const enum identity identity = open || !admitted ? KNOWN : identify(r);
+  if (!admitted) {
     request_refuse(r, MHD_HTTP_FORBIDDEN, &err);
-  } else if (!open && !authorized(r)) {
+  } else if (identity == UNKNOWN) {
     err_set(&err, RC_FORBIDDEN, NULL, "a valid bearer token was expected in the Authorization header");
     http_set_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
     request_refuse(r, MHD_HTTP_UNAUTHORIZED, &err);
+  } else if (identity == OF_ANOTHER_ROLE) {
+    refuse_role(r);
   } else if (status == 405) {
     err_set(&err, RC_UNSUPPORTED, NULL, "method %s was expected on this path, but %.16s came", allow, method);
     http_set_header(r, MHD_HTTP_HEADER_ALLOW, allow);

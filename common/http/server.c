@@ -323,15 +323,12 @@ enum rc http_server_start(struct http_server **out, const struct http_server_opt
   s->routes = options->routes;
   s->route_count = options->route_count;
   s->context = options->context;
+  s->access = options->access;
   atomic_init(&s->closed, options->closed);
   struct tls_material *tls = http_tls_serves() ? tls_hold() : NULL;
   s->tls = tls != NULL;
   int listen_fd = -1;
   bool watching = false;
-  if (options->token != NULL && options->token[0] != '\0' && (s->token = strdup(options->token)) == NULL) {
-    rc = err_set(err, RC_NO_MEMORY, NULL, "no memory for the http token");
-    goto out;
-  }
   fit_files(&limits);
   s->limits = limits;
   register_metrics(s);

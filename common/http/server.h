@@ -17,12 +17,13 @@
 #include "common/base/service_limits.h"
 #include "common/http/handler.h"
 
+struct http_access;
 struct http_server;
 
 struct http_server_options {
   const char *bind_address; /* "127.0.0.1" */
   int port;                 /* 0 picks a free one: see http_server_port */
-  const char *token;        /* NULL or "": no authentication; else `Authorization: Bearer <token>` is required */
+  struct http_access *access; /* kept by reference; NULL: everybody may do everything */
   int threads;              /* libmicrohttpd's; 0 means 2 */
   struct service_limits limits;
   const struct http_route *routes;

@@ -30,6 +30,7 @@
 #include <stdatomic.h>
 
 #include "common/base/service_limits.h"
+#include "common/http/access.h"
 #include "common/http/connections.h"
 #include "common/http/handler.h"
 #include "common/http/trace.h"
@@ -66,6 +67,8 @@ struct http_request {
   int query_count;
   bool begun;
   const struct http_route *route;
+  struct token_claim caller; /* roles 0: no token was asked for */
+  struct digest token;       /* that was shown */
   const char *params[HTTP_PARAMS_MAX];
   size_t body_max, discarded, body_charged; /* charged: to server->bodies_bytes, with the JSON's memory */
   struct buf body;
@@ -107,7 +110,7 @@ struct http_server {
   size_t route_count;
   _Atomic(void *) context;      /* health is answered while it is being set */
   _Atomic(const char *) closed; /* why no handler is called yet; NULL: they are, with the context that is now set */
-  char *token;
+  struct http_access *access; /* NULL: everybody may do everything */
   bool tls; /* its connections are TLS, with today's material each: tls_server.c */
   int port;
   struct service_limits limits;
@@ -129,6 +132,7 @@ struct http_server {
     bool stop;
     int epoll_fd, wake_fd;
     int64_t next_wake_ms;
+    unsigned tokens_generation; /* of the tokens that open requests were last compared with */
     struct http_request *due_head, **due_tail;
   } watcher;
 

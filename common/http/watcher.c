@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -114,6 +115,22 @@ static void scan_deadlines(struct http_server *s) {
   }
 }
 
+/* Ends what was opened with a token that is none of its route's any more: a stream would outlive it by hours. */
+static void end_revoked(struct http_server *s) {
+  struct tokens *tokens = s->access == NULL ? NULL : s->access->tokens;
+  if (tokens == NULL || !tokens_wanted(tokens)) return;
+  pthread_mutex_unlock(&s->lock); /* it may read files */
+  const unsigned generation = tokens_generation(tokens);
+  pthread_mutex_lock(&s->lock);
+  if (generation == s->watcher.tokens_generation) return;
+  s->watcher.tokens_generation = generation;
+  for (struct http_request *r = s->requests; r != NULL; r = r->next) {
+    if (!watcher_watches(r) || r->caller.roles == 0 || tokens_still(tokens, &r->token, r->route->roles | HTTP_ADMIN)) continue;
+    shutdown(r->place->fd, SHUT_RDWR);
+    watcher_cancel(r, HTTP_CANCEL_HANGUP);
+  }
+}
+
 static void handle_event(struct http_server *s, uint64_t data) {
   if (data == WAKE) {
     uint64_t count;
@@ -132,6 +149,7 @@ static void *watcher_main(void *argument) {
   struct epoll_event events[WATCHER_EVENTS];
   pthread_mutex_lock(&s->lock);
   for (;;) {
+    end_revoked(s);
     scan_deadlines(s);
     run_due(s);
     if (s->watcher.stop) break;

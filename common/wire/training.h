@@ -186,6 +186,7 @@ struct push_target {
   const char *url;
   bool shares_fabric;   /* with the trainer: the bytes may go by broadcast */
   int64_t fabric_place; /* then: where in it */
+  const char *push_token; /* worker_register's; NULL: none is shown */
 };
 struct submit_step {
   const char *step_id; /* the round: "r7.12", or an inner step of it: "r7.12.s0" */

@@ -20,6 +20,7 @@ static enum rc target_read(void *item, const struct json *value, struct arena *a
        .target = &t->fabric_place,
        .max = WIRE_EXACT_MAX,
        .present = &t->shares_fabric},
+      WIRE_OPTIONAL_NAME("push_token", t->push_token),
   };
   return wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
 }
@@ -49,6 +50,7 @@ void submit_step_encode(const struct submit_step *m, struct buf *out) {
     json_kv_string(&w, "worker_id", m->push_to[i].worker_id);
     json_kv_string(&w, "url", m->push_to[i].url);
     if (m->push_to[i].shares_fabric) json_kv_int(&w, "fabric_place", m->push_to[i].fabric_place);
+    if (m->push_to[i].push_token) json_kv_string(&w, "push_token", m->push_to[i].push_token);
     json_object_end(&w);
   }
   json_array_end(&w);

@@ -55,6 +55,7 @@ void worker_register_encode(const struct worker_register *m, struct buf *out) {
     worker_fabric_write(&m->fabric, &w);
   }
   if (m->identity) json_kv_string(&w, "identity", m->identity);
+  if (m->push_token) json_kv_string(&w, "push_token", m->push_token);
   json_object_end(&w);
 }
 
@@ -93,6 +94,7 @@ enum rc worker_register_decode(struct worker_register *m, const struct json *bod
       WIRE_OPTIONAL_NAME("device", device),
       {.name = "fabric", .kind = FIELD_VALUE, .target = &fabric},
       WIRE_OPTIONAL_NAME("identity", m->identity),
+      WIRE_OPTIONAL_NAME("push_token", m->push_token),
   };
   int kind_at = 0, exactness_at = 0, device_at = WORKER_CPU;
   enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);

@@ -49,6 +49,9 @@ struct worker_register {
   enum worker_exactness exactness;
   enum worker_device device; /* "cpu", also when absent | "cuda" */
   struct worker_fabric fabric;
+  /* A generation-server's: whoever shows it may push weights to this server, and it is good for nothing else.  The
+   * coordinator tells the trainer, who so needs to show no token of its own.  In the characters of a name; NULL: none is asked for. */
+  const char *push_token;
   const char *identity; /* kept by a trainer in its state directory, in the characters of a name; NULL: none */
 };
 

@@ -11,6 +11,7 @@
 #include "common/base/log.h"
 #include "common/base/program.h"
 #include "common/base/signals.h"
+#include "common/http/access.h"
 #include "common/http/tls.h"
 #include "services/coordinator/driver/driver.h"
 #include "services/coordinator/fault.h"
@@ -40,27 +41,28 @@ static enum rc serve(const struct settings *s, struct err *err) {
   struct rewards *rewards = NULL;
   struct trackers *trackers = NULL;
   struct http_server *server = NULL;
+  struct http_access *access = NULL;
   struct core_options core_options = s->core;
-  core_options.token = s->program.token;
   core_options.callbacks = &tick_callbacks;
   core_options.reward_hosts = s->rewards.hosts;
   struct rewards_options rewards_options = s->rewards;
   rewards_options.threads = (int)s->reward_threads;
-  const struct http_server_options options = {.bind_address = s->program.bind,
+  struct http_server_options options = {.bind_address = s->program.bind,
                                               .port = (int)s->program.port,
-                                              .token = s->program.token,
                                               .limits = s->program.limits,
                                               .routes = coordinator_routes,
                                               .route_count = coordinator_route_count,
                                               .closed = "the database is being opened"};
-  enum rc rc = http_server_start(&server, &options, err);
+  enum rc rc = http_access_open(&access, &s->program, HTTP_TRAINER, NULL, err);
+  core_options.access = options.access = access;
+  if (rc == RC_OK) rc = http_server_start(&server, &options, err);
   if (rc != RC_OK) goto out;
   log_info("listening on %s:%d", s->program.bind, http_server_port(server));
   rc = core_create(&core, &core_options, err);
   if (rc == RC_OK) rc = core_start(core, err);
   if (rc != RC_OK) goto out;
   signals_stop_in_order();
-  const struct driver_options driver_options = {.token = s->program.token, .replay = s->replay};
+  const struct driver_options driver_options = {.replay = s->replay};
   if ((rc = driver_start(&driver, core, &driver_options, err)) != RC_OK) goto out;
   if ((rc = rewards_start(&rewards, core, &rewards_options, err)) != RC_OK) goto out;
   if ((rc = trackers_start(&trackers, core_readers(core), &s->trackers, err)) != RC_OK) goto out;
@@ -81,6 +83,7 @@ out:
   http_server_stop(server, DRAIN_MS);
   driver_destroy(driver);
   core_destroy(core);
+  http_access_close(access);
   return rc;
 }
 
@@ -108,6 +111,8 @@ int main(int argc, char **argv) {
        "how long a worker may be silent before it counts as gone"},
       {"workers-max", OPTION_INT, &s.core.workers_max, "1024", 1, LIMIT_WORKERS,
        "workers registered at once; see --connections-max too: each has a connection or two"},
+      {"registrations-per-s", OPTION_INT, &s.core.registrations_per_s, "32", 1, 1e6,
+       "new names that one address may register a second with one token, four times as many at once"},
       {"check-ms", OPTION_INT, &s.core.check_ms, "10000", 0, 600000,
        "datasets are checked for so long while a run is posted; what takes longer goes on behind it: it is `checking`"},
       {"replay", OPTION_STRING, &s.replay, "", 0, 0,

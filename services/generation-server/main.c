@@ -11,6 +11,7 @@
 #include "common/base/program.h"
 #include "common/base/signals.h"
 #include "common/comm/fabric_open.h"
+#include "common/http/access.h"
 #include "common/http/tls.h"
 #include "services/generation-server/fault.h"
 #include "services/generation-server/api/server.h"
@@ -40,7 +41,6 @@ static enum rc check(const struct settings *s, struct server_options *out, struc
                                  .advertise_url = s->advertise_url,
                                  .name = s->name,
                                  .model_dir = s->model,
-                                 .token = s->program.token,
                                  .limits = s->program.limits,
                                  .prefetch = (int)(s->prefetch < 0 ? (s->slots + 1) / 2 : s->prefetch),
                                  .drain_ms = (int)s->drain_ms,
@@ -66,10 +66,12 @@ static enum rc check(const struct settings *s, struct server_options *out, struc
   return device_parse(&out->model.device, s->device, s->exactness, s->isa, err); /* the model may come later */
 }
 
-static enum rc serve(const struct settings *s, const struct server_options *options, struct err *err) {
+static enum rc serve(const struct settings *s, struct server_options *options, struct err *err) {
   struct server *server;
-  enum rc rc = server_start(&server, options, err);
+  const unsigned shows = *s->coordinator ? HTTP_WORKER : 0;
+  enum rc rc = http_access_open(&options->access, &s->program, shows, s->coordinator, err);
   if (rc != RC_OK) return rc;
+  if ((rc = server_start(&server, options, err)) != RC_OK) goto out;
   signals_stop_in_order();
   rc = program_write_port(&s->program, server_port(server), err);
   if (rc == RC_OK) {
@@ -81,6 +83,8 @@ static enum rc serve(const struct settings *s, const struct server_options *opti
     log_info("draining");
   }
   server_stop(server);
+out:
+  http_access_close(options->access);
   return rc;
 }
 

@@ -7,6 +7,7 @@
 #include "common/base/log.h"
 #include "common/base/program.h"
 #include "common/base/signals.h"
+#include "common/http/access.h"
 #include "common/http/tls.h"
 #include "services/rollout-agent/api/agent.h"
 #include "services/rollout-agent/engine/wires.h"
@@ -48,12 +49,10 @@ static enum rc check(const struct settings *s, struct agent_options *out, struct
                                 .coordinator = s->coordinator,
                                 .advertise_url = s->advertise_url,
                                 .name = s->name,
-                                .token = s->program.token,
                                 .weights_dir = s->weights_dir,
                                 .engine_weights_dir = s->engine_weights_dir,
                                 .limits = s->program.limits,
                                 .leases = {.coordinator = s->coordinator,
-                                           .token = s->program.token,
                                            .wire = wire,
                                            .engine_url = s->engine_url,
                                            .engine_token = s->engine_token,
@@ -63,8 +62,7 @@ static enum rc check(const struct settings *s, struct agent_options *out, struct
                                            .version_timeout_ms = s->check_timeout_ms,
                                            .slots = (int)s->slots,
                                            .prefetch = (int)(s->prefetch < 0 ? (s->slots + 1) / 2 : s->prefetch)},
-                                .loader = {.trainer_token = s->program.token,
-                                           .wire = wire,
+                                .loader = {.wire = wire,
                                            .engine_url = s->engine_url,
                                            .engine_token = s->engine_token,
                                            .engine_model = model,
@@ -76,10 +74,14 @@ static enum rc check(const struct settings *s, struct agent_options *out, struct
   return rc;
 }
 
-static enum rc serve(const struct settings *s, const struct agent_options *options, struct err *err) {
+static enum rc serve(const struct settings *s, struct agent_options *options, struct err *err) {
   struct agent *agent;
-  enum rc rc = agent_start(&agent, options, err);
+  struct http_access *access;
+  enum rc rc = http_access_open(&access, &s->program, HTTP_WORKER, s->coordinator, err);
   if (rc != RC_OK) return rc;
+  options->access = access;
+  options->leases.access = options->loader.access = access;
+  if ((rc = agent_start(&agent, options, err)) != RC_OK) goto out;
   signals_stop_in_order();
   rc = program_write_port(&s->program, agent_port(agent), err);
   if (rc == RC_OK) {
@@ -88,6 +90,8 @@ static enum rc serve(const struct settings *s, const struct agent_options *optio
     log_info("draining");
   }
   agent_stop(agent);
+out:
+  http_access_close(access);
   return rc;
 }
 

@@ -12,6 +12,7 @@
 #include "common/base/program.h"
 #include "common/base/signals.h"
 #include "common/comm/fabric_open.h"
+#include "common/http/access.h"
 #include "common/http/tls.h"
 #include "services/trainer-server/fault.h"
 #include "services/trainer-server/api/routes.h"
@@ -35,6 +36,7 @@ enum { DRAIN_MS = 2000, TICK_MS = 100, LED_TICK_MS = 5, START_MS = 60000 };
 
 struct settings {
   struct program_settings program;
+  struct http_access *access; /* of the process that serves; it lives until main ends */
   const char *role; /* "train", "preprocess", "teach" */
   const char *coordinator, *advertise_url, *name, *fabric, *device, *exactness, *isa, *fault, *go_back;
   const char *optimizer_state;   /* "resident", "mapped" */
@@ -74,7 +76,7 @@ static enum rc serve(struct settings *s, struct err *err) {
   const struct device *device = &s->trainer.device;
   const struct http_server_options options = {.bind_address = s->program.bind,
                                               .port = (int)s->program.port,
-                                              .token = s->program.token,
+                                              .access = s->access,
                                               .limits = s->program.limits,
                                               .routes = trainer_routes,
                                               .route_count = trainer_route_count,
@@ -86,7 +88,7 @@ static enum rc serve(struct settings *s, struct err *err) {
   rc = fabric_open(&fabric, s->fabric, true, device->cuda ? device->index : -1, err);
   if (rc == RC_OK) rc = trainer_create(&trainer, &s->trainer, err);
   if (rc == RC_OK)
-    rc = publisher_create(&publisher, trainer_board(trainer), trainer_jobs(trainer), s->coordinator, s->program.token,
+    rc = publisher_create(&publisher, trainer_board(trainer), trainer_jobs(trainer), s->coordinator, s->access,
                           fabric, err);
   if (rc != RC_OK) goto out;
   signals_stop_in_order();
@@ -101,7 +103,7 @@ static enum rc serve(struct settings *s, struct err *err) {
     const struct heartbeat_options tie = {.coordinator_url = s->coordinator,
                                           .exactness = fastest ? WORKER_FASTEST : WORKER_INVARIANT,
                                           .device = s->trainer.device.cuda ? WORKER_CUDA : WORKER_CPU,
-                                          .token = s->program.token,
+                                          .access = s->access,
                                           .name = s->name[0] ? s->name : "trainer",
                                           .identity = identity,
                                           .advertise_url = s->advertise_url,
@@ -154,7 +156,7 @@ static enum rc serve_passes(struct settings *s, struct err *err) {
   char url[LIMIT_URL_MAX], name[LIMIT_NAME_MAX];
   const struct http_server_options options = {.bind_address = s->program.bind,
                                               .port = (int)s->program.port,
-                                              .token = s->program.token,
+                                              .access = s->access,
                                               .limits = s->program.limits,
                                               .routes = preprocessor_routes,
                                               .route_count = preprocessor_route_count,
@@ -167,7 +169,7 @@ static enum rc serve_passes(struct settings *s, struct err *err) {
   advertise(s, server, url);
   if (!s->name[0]) program_default_name(name, sizeof name, "preprocess", http_server_port(server));
   const struct preprocessor_tie tie = {.coordinator_url = s->coordinator,
-                                       .token = s->program.token,
+                                       .access = s->access,
                                        .name = s->name[0] ? s->name : name,
                                        .advertise_url = s->advertise_url};
   log_info("ready");
@@ -194,6 +196,12 @@ static enum rc run_rank(struct settings *s, struct err *err) {
   return serve_passes(s, err);
 }
 #endif
+
+static enum rc open_access(struct settings *s, struct err *err) {
+  const bool trains = !s->role || strcmp(s->role, "train") == 0;
+  const unsigned shows = !s->coordinator[0] ? 0 : trains ? HTTP_TRAINER : HTTP_WORKER;
+  return http_access_open(&s->access, &s->program, shows, s->coordinator, err);
+}
 
 int main(int argc, char **argv) {
   struct settings s = {0};
@@ -287,6 +295,8 @@ int main(int argc, char **argv) {
 #ifdef LEASEHOLD_FAULTS
   if (rc == RC_OK && run) rc = fault_set(trainer_faults, s.fault, &err);
 #endif
+  if (rc == RC_OK && run) rc = open_access(&s, &err);
   if (rc == RC_OK && run) rc = run_rank(&s, &err);
+  http_access_close(s.access);
   return program_end(&program, rc, &err);
 }

@@ -5,14 +5,16 @@ block removes it.
 """
 import functools
 import os
+import pathlib
 import secrets
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 import types
 
-from harness import ROOT, SERVICE_OF, Cluster, HttpError, call
+from harness import ROOT, SERVICE_OF, TOKEN_OF, Cluster, HttpError, call
 
 BASE_IMAGE = os.environ.get("BASE_IMAGE", "debian:bookworm-slim")
 IMAGE = "leasehold:test"  # it stays, for the next build's sake
@@ -76,8 +78,12 @@ class Stack(Cluster):
         self.ports = {"COORDINATOR_PORT": str(free_port()), "PROMETHEUS_PORT": str(free_port())}
         self.coordinator.url = f"http://127.0.0.1:{self.ports['COORDINATOR_PORT']}"
         self.prometheus = f"http://127.0.0.1:{self.ports['PROMETHEUS_PORT']}"
-        self.environment = {**os.environ, "BASE_IMAGE": BASE_IMAGE, "LEASEHOLD_IMAGE": IMAGE, "COMPOSE_PROJECT_NAME": self.project, **DEFAULTS, **self.ports, **settings}
+        self.tokens = pathlib.Path(tempfile.mkdtemp(prefix="leasehold-tokens-"))
+        command(ROOT / "deploy/security/make-tokens", self.tokens)
+        shown = {"LEASEHOLD_TOKENS": str(self.tokens), "LEASEHOLD_AUTH_TOKEN": (self.tokens / "viewer").read_text().strip()}  # the latter by Prometheus
+        self.environment = {**os.environ, **shown, "BASE_IMAGE": BASE_IMAGE, "LEASEHOLD_IMAGE": IMAGE, "COMPOSE_PROJECT_NAME": self.project, **DEFAULTS, **self.ports, **settings}
         SERVICE_OF[self.coordinator.url] = "coordinator"
+        TOKEN_OF[self.coordinator.url] = (self.tokens / "admin").read_text().strip()
 
     def compose(self, *args):
         files = [part for file in self.files for part in ("-f", file)]
@@ -173,6 +179,7 @@ class Stack(Cluster):
 
     def close(self):
         self.compose("down", "-v", "--remove-orphans", "--timeout", "20")
+        shutil.rmtree(self.tokens, ignore_errors=True)
 
     def __exit__(self, kind, *_):
         self.close()

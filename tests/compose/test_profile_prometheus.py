@@ -9,7 +9,7 @@ from harness import call
 @pytest.fixture(scope="module")
 def watched(image):
     engine.build("prometheus", profiles=["prometheus"])
-    with Stack(profiles=["prometheus"], LEASEHOLD_AUTH_TOKEN="a-token-of-the-tests") as stack:
+    with Stack(profiles=["prometheus"]) as stack:
         stack.scale(2)
         yield stack
 

@@ -53,15 +53,17 @@ class HttpError(Exception):
 
 
 SERVICE_OF = {}  # "http://host:port" -> the contract that judges its answers
+TOKEN_OF = {}  # "http://host:port" -> the token that is shown there, where a test shows none itself
 CONTEXT_OF = {}  # "https://host:port" -> the ssl.SSLContext of calls to it
 
 
 def exchange(method, url, body=None, headers=None):
     """One exchange, judged by the contract: (status, headers, bytes).  body: bytes are sent as they are, anything else as JSON."""
     data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
-    request = urllib.request.Request(url, data=data, method=method, headers={"Content-Type": "application/json", **(headers or {})})
     parts = urllib.parse.urlsplit(url)
     origin = f"{parts.scheme}://{parts.netloc}"
+    shown = {"Authorization": f"Bearer {TOKEN_OF[origin]}"} if origin in TOKEN_OF else {}
+    request = urllib.request.Request(url, data=data, method=method, headers={"Content-Type": "application/json", **shown, **(headers or {})})
     try:
         with urllib.request.urlopen(request, timeout=CALL_SECONDS, context=CONTEXT_OF.get(origin)) as answer:
             status, answer_headers, content = answer.status, answer.headers, answer.read()

@@ -280,14 +280,15 @@ def wrong_with_headers(service, walker, method, path, item, operation):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with Cluster(tmp_path_factory.mktemp("contract"), trainer=["--random-init", 1]) as cluster:
+    free = ["--allow-hosts", "any", "--registrations-per-s", 1000000]  # one client registers under many addresses
+    with Cluster(tmp_path_factory.mktemp("contract"), trainer=["--random-init", 1], coordinator=free) as cluster:
         cluster.add_server("gen", "--slots", 8)
         cluster.run(grpo_config(1, groups=1, samples=1))  # the server has weights
         lease = cluster.query("SELECT id FROM leases LIMIT 1")[0][0]
         worker = f"w{cluster.query('SELECT max(id) FROM workers')[0][0]}"
         cluster.known = {"putResult": lease, "heartbeat": worker, "pollLeases": worker, "pollPasses": worker}
         # Without a trainer, whose model would have its own say about every run.
-        cluster.alone = cluster.start("alone", "coordinator", ["--db", cluster.folder / "alone.db", "--data-dir", cluster.folder])
+        cluster.alone = cluster.start("alone", "coordinator", ["--db", cluster.folder / "alone.db", "--data-dir", cluster.folder, *free])
         yield cluster
 
 

@@ -22,7 +22,7 @@ enum rc poll_execute(struct core *c, struct command *cmd, struct err *err) {
   struct arena arena = ARENA_INIT;
   bool first = cmd->due_ms == 0;
   if (first) cmd->due_ms = c->now_ms + m->wait_ms;
-  enum rc rc = worker_of(c, cmd->id, m->epoch, first, &w, err); /* being parked is no sign of life */
+  enum rc rc = worker_of(c, cmd, cmd->id, m->epoch, first, &w, err); /* being parked is no sign of life */
   if (rc != RC_OK) return rc;
   if (w->kind != WORKER_GENERATION)
     return err_set(err, RC_FORBIDDEN, "id", "worker %s is a trainer; leases are for generation-servers", cmd->id);
@@ -39,6 +39,7 @@ enum rc poll_execute(struct core *c, struct command *cmd, struct err *err) {
     if (rc == RC_OK)
       rc = leases_grant(c, w, m->slots_free, workers_generating(c), &held, leases, &answer.lease_count, &arena, err);
   }
+  if (answer.lease_count) w->used = true;
   if (rc == RC_OK) {
     if (told || answer.lease_count || c->now_ms >= cmd->due_ms)
       lease_answer_encode(&answer, &cmd->body);

@@ -72,13 +72,14 @@ enum rc pass_poll_execute(struct core *c, struct command *cmd, struct err *err) 
   int count = 0;
   const bool first = cmd->due_ms == 0;
   if (first) cmd->due_ms = c->now_ms + m->wait_ms;
-  enum rc rc = worker_of(c, cmd->id, m->epoch, first, &w, err); /* being parked is no sign of life */
+  enum rc rc = worker_of(c, cmd, cmd->id, m->epoch, first, &w, err); /* being parked is no sign of life */
   if (rc == RC_OK) rc = check_worker(c, w, cmd->id, err);
   if (rc != RC_OK) return rc;
   worker_ready(c, w, true);
   rc = pass_reference_now(c, &reference, &arena, err);
   if (rc == RC_OK && reference.has && !core_orphaned(c, cmd))
     rc = passes_grant(c, w, &reference, m->groups_max, granted, &count, err);
+  if (count > 0) w->used = true;
   for (int i = 0; i < count && rc == RC_OK; i++) rc = pass_describe(&passes[i], c, &reference, &granted[i], &arena, err);
   if (rc == RC_OK && (count || c->now_ms >= cmd->due_ms)) {
     const struct pass_answer answer = {.epoch = c->epoch, .passes = passes, .pass_count = (size_t)count};
@@ -181,6 +182,7 @@ enum rc pass_result_execute(struct core *c, struct command *cmd, struct err *err
   struct pass_row p;
   struct digest content;
   enum rc rc = pass_claimed(c->store, cmd->id, m->fence, m->worker_id, &p, err);
+  if (rc == RC_OK) rc = worker_owner_check(c, cmd, p.worker, err);
   if (rc != RC_OK) return rc;
   pass_result_digest(&content, m);
   const struct lease_result_answer answer = {.repeated = p.has_content && digest_equal(&content, &p.content)};

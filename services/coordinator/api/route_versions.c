@@ -11,9 +11,10 @@
 #include "services/coordinator/writer/core.h"
 
 /* The announcement must come from the live trainer that holds the place, under its fence: any other's is a zombie's (I9). */
-static enum rc check_announcer(struct core *c, const struct version_announce *m, struct err *err) {
+static enum rc check_announcer(struct core *c, const struct command *cmd, struct err *err) {
+  const struct version_announce *m = cmd->message;
   struct live_worker *w;
-  enum rc rc = worker_of(c, m->worker_id, m->epoch, true, &w, err);
+  enum rc rc = worker_of(c, cmd, m->worker_id, m->epoch, true, &w, err);
   if (rc == RC_NOT_FOUND)
     return err_set(err, RC_CONFLICT, "worker_id", "worker '%.100s' is not registered (any more)", m->worker_id);
   if (rc != RC_OK) return rc;
@@ -32,7 +33,7 @@ enum rc version_execute(struct core *c, struct command *cmd, struct err *err) {
   struct announced_version p = {.version = m->version, .digest = m->digest, .pushes = m->pushes, .push_count = m->push_count};
   int64_t run;
   bool refused = false;
-  enum rc rc = check_announcer(c, m, err);
+  enum rc rc = check_announcer(c, cmd, err);
   if (rc == RC_OK) rc = id_parse_run(&run, m->run, err);
   if (rc == RC_OK) rc = id_parse_round(&p.run, &p.round, m->step_id, err);
   if (rc == RC_OK && run != p.run)

@@ -8,7 +8,9 @@
 
 #include "common/base/log.h"
 #include "services/coordinator/pool/leases.h"
+#include "services/coordinator/pool/owners.h"
 #include "services/coordinator/pool/passes.h"
+#include "services/coordinator/pool/registrations.h"
 #include "services/coordinator/pool/workers.h"
 #include "services/coordinator/rounds/intervals.h"
 #include "services/coordinator/store/ids.h"
@@ -49,10 +51,19 @@ static enum rc check_registration(const struct worker_register *m, struct err *e
 enum rc register_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct worker_register *m = cmd->message;
   const bool trains = m->kind == WORKER_TRAINER;
+  const bool owned = cmd->caller.roles != 0;
+  const uint64_t origin = cmd->prepared ? *(const uint64_t *)cmd->prepared : 0;
   int64_t fence = 0, id = 0;
   struct live_worker *old = trains ? place_same_trainer(c, m) : worker_named(c, m->kind, m->name);
   bool holds = old && old->holder;
-  enum rc rc = old ? worker_end(c, old, trains ? "it registered again" : "its name was registered again", err) : RC_OK;
+  enum rc rc = owner_may_take(c, cmd, m->kind, m->name, err);
+  if (rc == RC_OK && old) rc = owner_check(c, cmd, old, err);
+  if (rc == RC_OK && !(old && old->origin == origin) && workers_share_full(c, origin))
+    rc = err_set(err, RC_FULL, NULL, "%d workers are registered already, most of them from this address with this token: the "
+                 "other places of --workers-max are kept for others", c->pool->worker_count);
+  if (rc == RC_OK && old)
+    rc = worker_end(c, old, trains ? "it registered again" : "its name was registered again", err);
+  if (rc == RC_OK) rc = owners_prune(c, m->kind, m->name, err);
   if (rc == RC_OK && workers_full(c))
     rc = err_set(err, RC_FULL, NULL, "%d workers are registered already, and --workers-max is no more",
                  c->pool->worker_count);
@@ -64,10 +75,12 @@ enum rc register_execute(struct core *c, struct command *cmd, struct err *err) {
     rc = store_exec(
         c->store, err,
         "INSERT INTO workers (name, kind, url, slots, epoch, fence, live, registered_ms, seen_ms, exactness, fabric, "
-        "fabric_kind, fabric_place, identity) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, ?7, ?7, ?8, ?9, ?10, ?11, ?12)",
+        "fabric_kind, fabric_place, identity, owner, push_token) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, ?7, ?7, ?8, ?9, ?10, "
+        "?11, ?12, ?13, ?14)",
         BINDS(b_text(m->name), b_int((int64_t)m->kind), b_text(m->url), b_int(m->slots), b_int((int64_t)c->epoch),
               b_int(fence), b_int(c->wall_ms), b_int((int64_t)m->exactness), b_text(m->fabric.name),
-              b_text(m->fabric.kind), b_int(m->fabric.place), b_text(m->identity)));
+              b_text(m->fabric.kind), b_int(m->fabric.place), b_text(m->identity),
+              owned ? b_digest(&cmd->caller.holder) : b_null(), b_text(m->push_token)));
   }
   if (rc == RC_OK) id = store_last_id(c->store);
   if (rc == RC_OK && holds) rc = place_take(c, id, &fence, err);
@@ -78,6 +91,9 @@ enum rc register_execute(struct core *c, struct command *cmd, struct err *err) {
                                                               .exactness = m->exactness,
                                                               .device = m->device,
                                                               .holder = holds,
+                                                              .owned = owned,
+                                                              .owner = cmd->caller.holder,
+                                                              .origin = origin,
                                                               .fence = fence,
                                                               .seen_ms = c->now_ms,
                                                               .skew_us = CLOCK_SKEW_UNKNOWN,
@@ -109,6 +125,7 @@ void handle_post_worker(struct http_request *r, void *context) {
   enum rc rc = http_body_json(r, &body, &err);
   if (rc == RC_OK && cmd) rc = worker_register_decode(cmd->message, body, &cmd->arena, &err);
   if (rc == RC_OK && cmd) rc = check_registration(cmd->message, &err);
+  if (rc == RC_OK && cmd) rc = registration_admit(context, r, cmd, &err);
   if (rc == RC_OK) {
     core_submit(context, r, cmd, CORE_ANSWER_MS);
     return;
@@ -153,7 +170,7 @@ enum rc heartbeat_execute(struct core *c, struct command *cmd, struct err *err) 
   struct live_worker *w;
   struct slot_account accounts[SLOT_WINDOWS];
   struct worker_heartbeat_answer answer = {.epoch = c->epoch, .run_active = c->context != NULL};
-  enum rc rc = worker_of(c, cmd->id, m->epoch, true, &w, err);
+  enum rc rc = worker_of(c, cmd, cmd->id, m->epoch, true, &w, err);
   if (rc != RC_OK) return rc;
   if (w->ready != (m->ready && !m->draining)) c->kick_due = true;
   worker_ready(c, w, m->ready && !m->draining);
@@ -212,7 +229,7 @@ void handle_heartbeat(struct http_request *r, void *context) {
 enum rc leave_execute(struct core *c, struct command *cmd, struct err *err) {
   struct live_worker *w;
   struct json_writer out;
-  enum rc rc = worker_of(c, cmd->id, c->epoch, false, &w, err);
+  enum rc rc = worker_of(c, cmd, cmd->id, c->epoch, false, &w, err);
   if (rc == RC_OK) rc = worker_end(c, w, "it left", err);
   if (rc == RC_OK) rc = place_fill(c, err);
   if (rc != RC_OK) return rc;

@@ -207,7 +207,7 @@ static void *batch_answers_main(void *context) {
 
 /* ---- for the driver ---- */
 
-enum rc batch_answers_start(struct batch_answers **out, struct core *core, const char *token,
+enum rc batch_answers_start(struct batch_answers **out, struct core *core,
                             void (*kick)(void *context), void *context, struct err *err) {
   struct batch_answers *w = calloc(1, sizeof *w);
   if (!w) return err_set(err, RC_NO_MEMORY, NULL, "the state for batches' answers was refused memory");
@@ -217,7 +217,7 @@ enum rc batch_answers_start(struct batch_answers **out, struct core *core, const
   w->tail = &w->head;
   pthread_mutex_init(&w->lock, NULL);
   cond_init(&w->changed);
-  enum rc rc = http_client_create(&w->http, token, &w->cancel, err);
+  enum rc rc = http_client_create_for(&w->http, core_options(core)->access, &w->cancel, err);
   if (rc == RC_OK && pthread_create(&w->thread, NULL, batch_answers_main, w) != 0)
     rc = err_set(err, RC_NO_MEMORY, NULL, "the thread for batches' answers could not be started");
   w->started = rc == RC_OK;

@@ -17,7 +17,7 @@
 #include "services/coordinator/writer/core.h"
 
 struct batch_answers;
-enum rc batch_answers_start(struct batch_answers **out, struct core *core, const char *token,
+enum rc batch_answers_start(struct batch_answers **out, struct core *core,
                             void (*kick)(void *context), void *context, struct err *err);
 void batch_answers_stop(struct batch_answers *w); /* NULL is fine */
 /* Takes over the job, also when it fails. */

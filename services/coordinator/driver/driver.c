@@ -127,8 +127,8 @@ enum rc driver_start(struct driver **out, struct core *core, const struct driver
   d->replay = options->replay && options->replay[0] ? options->replay : NULL;
   pthread_mutex_init(&d->lock, NULL);
   cond_init(&d->wake);
-  enum rc rc = http_client_create(&d->http, options->token, &d->stopping, err);
-  if (rc == RC_OK) rc = batch_answers_start(&d->answers, core, options->token, kick_for_answer, d, err);
+  enum rc rc = http_client_create_for(&d->http, core_options(core)->access, &d->stopping, err);
+  if (rc == RC_OK) rc = batch_answers_start(&d->answers, core, kick_for_answer, d, err);
   if (rc == RC_OK && !d->replay) rc = late_check_start(&d->late_check, core, err);
   if (rc == RC_OK) core_set_kick(core, kick, d);
   if (rc == RC_OK && pthread_create(&d->thread, NULL, driver_main, d) != 0)

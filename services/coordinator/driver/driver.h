@@ -17,7 +17,6 @@
 struct driver;
 
 struct driver_options {
-  const char *token;
   int64_t trainer_lost_ms; /* how long a run that is to stop waits for its step's trainer; 0: two minutes */
   const char *replay;      /* a run to be replayed instead (record.h); borrowed.  NULL or "": none */
 };

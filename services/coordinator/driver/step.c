@@ -149,7 +149,7 @@ static enum rc read_targets(struct store *s, struct submit_step *m, int64_t trai
   if (!m->push_to) return err_set(err, RC_NO_MEMORY, NULL, "a step's targets were refused memory");
   enum rc rc = store_query(
       s, &q, err,
-      "SELECT id, url, (fabric, fabric_kind) = (SELECT fabric, fabric_kind FROM workers WHERE id = ?3), fabric_place "
+      "SELECT id, url, (fabric, fabric_kind) = (SELECT fabric, fabric_kind FROM workers WHERE id = ?3), fabric_place, push_token "
       "FROM workers WHERE live = 1 AND kind = ?1 AND ready = 1 AND draining = 0 AND exactness <> ?4 ORDER BY id LIMIT "
       "?2",
       BINDS(b_int(WORKER_GENERATION), b_int(workers_max), b_int(trainer), b_int(WORKER_FOREIGN)));
@@ -159,7 +159,9 @@ static enum rc read_targets(struct store *s, struct submit_step *m, int64_t trai
                                .url = arena_strdup(arena, rows_text(&q, 1, NULL)),
                                .shares_fabric = rows_int(&q, 2) == 1,
                                .fabric_place = rows_int(&q, 3)};
-    if (!to->worker_id || !to->url) rc = err_set(err, RC_NO_MEMORY, NULL, "a step's targets were refused memory");
+    const char *token = rows_text(&q, 4, NULL);
+    if (*token) to->push_token = arena_strdup(arena, token);
+    if (!to->worker_id || !to->url || (*token && !to->push_token)) rc = err_set(err, RC_NO_MEMORY, NULL, "a step's targets were refused memory");
   }
   rows_end(&q);
   return rc;

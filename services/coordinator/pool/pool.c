@@ -6,6 +6,7 @@
 enum rc pool_create(struct core *c, struct err *err) {
   const size_t count = (size_t)c->options.workers_max;
   struct pool *p = c->pool = calloc(1, sizeof *p);
+  if (p) pthread_mutex_init(&p->registrations.mutex, NULL);
   if (p) p->workers = calloc(count, sizeof *p->workers);
   if (!p || !p->workers) return err_set(err, RC_NO_MEMORY, NULL, "memory for %zu workers was refused", count);
   const enum rc rc = granted_create(&p->granted, err);
@@ -30,6 +31,7 @@ enum rc pool_create(struct core *c, struct err *err) {
 void pool_destroy(struct core *c) {
   if (c->pool) free(c->pool->workers);
   if (c->pool) waiting_free(&c->pool->waiting);
+  if (c->pool) pthread_mutex_destroy(&c->pool->registrations.mutex);
   if (c->pool) granted_destroy(c->pool->granted);
   free(c->pool);
   c->pool = NULL;

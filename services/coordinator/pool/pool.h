@@ -7,12 +7,15 @@
 #ifndef LEASEHOLD_COORDINATOR_POOL_POOL_H
 #define LEASEHOLD_COORDINATOR_POOL_POOL_H
 
+#include <pthread.h>
+
 #include "common/base/limits.h"
 #include "common/base/metrics.h"
 #include "common/wire/worker.h"
 #include "services/coordinator/decide/frontier.h"
 #include "services/coordinator/pool/granted.h"
 #include "services/coordinator/pool/pace.h"
+#include "services/coordinator/pool/registration_rate.h"
 #include "services/coordinator/pool/waiting.h"
 #include "services/coordinator/writer/core_state.h"
 
@@ -29,6 +32,10 @@ struct live_worker {
   bool holder;                   /* of the trainer's place: trainer_place.h */
   int64_t fence;                 /* the holder's */
   bool ready;                    /* worker_ready changes it */
+  bool owned;                    /* a token took its name */
+  struct digest owner;           /* that token's holder */
+  uint64_t origin;               /* of its address and holder, a hash: 0: unknown */
+  bool used;                     /* rows may refer to its row: set before they are written, and never taken back */
   int64_t seen_ms;               /* monotonic */
   int64_t busy_slot_us;          /* as last reported, less what is carried to the next heartbeat (slot_time.h) */
   int64_t accounted_ms;          /* until when its slots' time was accounted for: monotonic */
@@ -53,6 +60,10 @@ struct pool {
   struct pace pace;
   struct waiting waiting; /* of its open round */
   struct granted *granted; /* for any thread */
+  struct {                 /* for any thread: registrations.h */
+    pthread_mutex_t mutex; /* guards rate */
+    struct registration_rate rate;
+  } registrations;
   int64_t activated_run, activated; /* the newest version that a server is known to have loaded */
   struct metric *m_granted, *m_lost, *m_workers, *m_slots, *m_silent, *m_passes_granted, *m_passes_done, *m_passes_lost;
 };

@@ -11,14 +11,17 @@
 #include "services/coordinator/run/run_context.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/pool/leases.h"
+#include "services/coordinator/pool/owners.h"
 #include "services/coordinator/pool/passes.h"
 #include "services/coordinator/decide/stored.h"
 #include "services/coordinator/writer/journal.h"
 
+enum { OTHERS_SHARE = 8 }; /* one in so many places is for other addresses and tokens than the one that has the others */
+
 enum rc workers_forget_all(struct core *c, struct err *err) {
   enum rc rc = store_exec(c->store, err,
                           "UPDATE workers SET live = 0, ready = 0, gone_ms = ?1, gone_reason = 'the coordinator was "
-                          "started again' WHERE live = 1",
+                          "started again', push_token = NULL WHERE live = 1",
                           BINDS(b_int(c->wall_ms)));
   if (rc == RC_OK)
     rc = store_exec(c->store, err,
@@ -48,8 +51,9 @@ enum rc worker_end(struct core *c, struct live_worker *w, const char *reason, st
   enum rc rc = w->kind == WORKER_PREPROCESS ? passes_lose_all(c, w->id, err) : leases_lose_all(c, w->id, err);
   if (rc == RC_OK) {
     rc = store_exec(c->store, err,
-                    "UPDATE workers SET live = 0, ready = 0, gone_ms = ?2, gone_reason = ?3 WHERE id = ?1",
-                    BINDS(b_int(w->id), b_int(c->wall_ms), b_text(reason)));
+                    "UPDATE workers SET live = 0, ready = 0, gone_ms = ?2, gone_reason = ?3, push_token = NULL, used = ?4 "
+                    "WHERE id = ?1",
+                    BINDS(b_int(w->id), b_int(c->wall_ms), b_text(reason), b_int(w->used || w->holder)));
   }
   if (rc != RC_OK) return rc;
   log_info("worker %s (%s) is gone: %s", id_worker(w->id).text, w->name, reason);
@@ -76,6 +80,14 @@ void workers_put_off(struct core *c, int64_t ms) {
 }
 
 bool workers_full(const struct core *c) { return c->pool->worker_count == c->options.workers_max; }
+
+bool workers_share_full(const struct core *c, uint64_t origin) {
+  const int64_t kept = c->options.workers_max / OTHERS_SHARE;
+  int64_t held = 0;
+  if (origin == 0) return false;
+  for (int i = 0; i < c->pool->worker_count; i++) held += c->pool->workers[i].origin == origin;
+  return held >= c->options.workers_max - kept;
+}
 
 struct live_worker *worker_add(struct core *c, const struct live_worker *w) {
   struct pool *p = c->pool;
@@ -106,16 +118,22 @@ struct live_worker *worker_live(struct core *c, int64_t id) {
   return low < c->pool->worker_count && c->pool->workers[low].id == id ? &c->pool->workers[low] : NULL;
 }
 
-enum rc worker_of(struct core *c, const char *id, uint64_t epoch, bool alive, struct live_worker **out,
-                  struct err *err) {
+enum rc worker_of(struct core *c, const struct command *cmd, const char *id, uint64_t epoch, bool alive,
+                  struct live_worker **out, struct err *err) {
   int64_t number;
   enum rc rc = id_parse_worker(&number, id, err);
   if (rc == RC_OK) rc = journal_check_epoch(c, epoch, err);
   if (rc != RC_OK) return rc;
   *out = worker_live(c, number);
+  if (*out && (rc = owner_check(c, cmd, *out, err)) != RC_OK) return rc;
   if (*out && alive) (*out)->seen_ms = c->now_ms;
   if (*out) return RC_OK;
   return err_set(err, RC_NOT_FOUND, "id", "worker %s is not registered (any more): register again", id);
+}
+
+enum rc worker_owner_check(struct core *c, const struct command *cmd, int64_t id, struct err *err) {
+  const struct live_worker *w = worker_live(c, id);
+  return w ? owner_check(c, cmd, w, err) : RC_OK;
 }
 
 void worker_ready(struct core *c, struct live_worker *w, bool ready) {

@@ -9,6 +9,7 @@
 #define LEASEHOLD_COORDINATOR_POOL_WORKERS_H
 
 #include "services/coordinator/pool/pool.h"
+#include "services/coordinator/writer/command.h"
 
 /* At the start of an epoch: no worker is live, granted leases are expired. */
 enum rc workers_forget_all(struct core *c, struct err *err);
@@ -19,13 +20,17 @@ void workers_put_off(struct core *c, int64_t ms);
 /* One more, whose row is stored; there must be room (workers_full). */
 struct live_worker *worker_add(struct core *c, const struct live_worker *w);
 bool workers_full(const struct core *c);
+/* Does one address with one token hold so many places that the rest is kept for others? */
+bool workers_share_full(const struct core *c, uint64_t origin);
 /* Ends one: its leases are lost. */
 enum rc worker_end(struct core *c, struct live_worker *w, const char *reason, struct err *err);
 struct live_worker *worker_named(struct core *c, enum worker_kind kind, const char *name); /* NULL: none live */
 struct live_worker *worker_live(struct core *c, int64_t id);                               /* NULL: it is gone */
-/* The live worker that a path names; RC_NOT_FOUND, RC_CONFLICT for another epoch. alive: counts as a sign of life. */
-enum rc worker_of(struct core *c, const char *id, uint64_t epoch, bool alive, struct live_worker **out,
-                  struct err *err);
+/* The live worker that a path names; RC_NOT_FOUND, RC_CONFLICT for another epoch, RC_FORBIDDEN for another's token.  alive: counts as a sign of life. */
+enum rc worker_of(struct core *c, const struct command *cmd, const char *id, uint64_t epoch, bool alive,
+                  struct live_worker **out, struct err *err);
+/* RC_FORBIDDEN: the worker is live, and the caller's token is another's (owners.h). */
+enum rc worker_owner_check(struct core *c, const struct command *cmd, int64_t id, struct err *err);
 /* Whether it takes leases; its row is the caller's. */
 void worker_ready(struct core *c, struct live_worker *w, bool ready);
 int workers_generating(const struct core *c); /* live generation-servers that are ready */

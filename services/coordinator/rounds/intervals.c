@@ -293,6 +293,8 @@ enum rc intervals_store(struct core *c, int64_t run, int64_t round, int64_t work
   } else if (rc == RC_OK) {
     rc = sums_by_time(c, actor, kept, n, NULL, &any, err);
   }
+  struct live_worker *w = any ? worker_live(c, worker) : NULL;
+  if (w) w->used = true;
   return rc == RC_OK && any ? picture_add(c, worker, &row, kept, n, err) : rc;
 }
 

@@ -409,6 +409,13 @@ static const char *const steps[] = {
     "  run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER NOT NULL, steps BLOB NOT NULL,"
     "  PRIMARY KEY (run, round, group_ordinal), FOREIGN KEY (run, round, group_ordinal) REFERENCES groups (run, round, "
     "ordinal)) STRICT, WITHOUT ROWID;",
+    /* 25: names belong to tokens (pool/owners.h).  workers.owner: struct token_claim's holder, null where no token was asked
+     * for; push_token: while it is live; used: 0 once it is gone without anything that refers to it. */
+    "ALTER TABLE workers ADD COLUMN owner BLOB;"
+    "ALTER TABLE workers ADD COLUMN push_token TEXT;"
+    "ALTER TABLE workers ADD COLUMN used INTEGER NOT NULL DEFAULT 1;"
+    "CREATE INDEX workers_named ON workers (kind, name, id);"
+    "CREATE INDEX workers_unused ON workers (id) WHERE used = 0;",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }

@@ -118,7 +118,7 @@ enum rc run_check(struct core *c, const struct run_config *config, const struct 
   bool answered = false;
   enum rc rc = database_look(c, config, &trainer, err);
   if (rc == RC_OK && trainer.found) {
-    rc = http_client_create(&http, core_options(c)->token, bounds->stopping, err);
+    rc = http_client_create_for(&http, core_options(c)->access, bounds->stopping, err);
     const struct trainer_client t = {.http = http, .base_url = trainer.url};
     if (rc == RC_OK) rc = trainer_look(&t, config, &files, &context_max, &answered, err);
     http_client_destroy(http);

@@ -70,7 +70,7 @@ struct shown_tokenizer *shown_tokenizer_take(struct core *c) {
   if (trainer_target_now(core_readers(c), &trainer, NULL) != RC_OK || !trainer.found) return NULL;
   struct shown_tokenizer *s = kept_of(&trainer);
   if (s) return s;
-  enum rc rc = http_client_create(&http, core_options(c)->token, NULL, NULL);
+  enum rc rc = http_client_create_for(&http, core_options(c)->access, NULL, NULL);
   if (rc == RC_OK) {
     const struct trainer_client client = {.http = http, .base_url = trainer.url};
     rc = trainer_model_file(&client, "tokenizer.json", &json, FETCH_MS, NULL);

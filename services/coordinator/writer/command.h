@@ -23,6 +23,7 @@ struct command {
   void *message;
   const char *id; /* the path's {id}, or NULL */
   struct log_context log; /* its maker's, and the writer's while it is carried out */
+  struct token_claim caller; /* core_submit's; roles 0: no token was asked for, or nobody called */
 
   int status; /* answer: 0 means 200 */
   struct buf body;

@@ -147,6 +147,7 @@ void core_submit(struct core *c, struct http_request *r, struct command *cmd, in
     return;
   }
   *ticket = (struct ticket){.writer = w, .command = cmd};
+  cmd->caller = http_caller(r);
   pthread_mutex_lock(&w->lock); /* a hang-up's callback waits until the command is whole */
   http_suspend(r, deadline_ms, request_cancelled, ticket);
   cmd->request = r;

@@ -8,6 +8,7 @@
 #include "common/base/rc.h"
 
 struct core;
+struct http_access;
 
 /* The writer looks at the time at least so often.  When it comes back more than three times as late, it was away and
  * puts deadlines off (expiry_stall): a test moves its clock by steps of this, with core_wake after each. */
@@ -29,9 +30,10 @@ struct core_options {
   const char *data_dir;
   const char *reward_hosts; /* that may be asked for rewards (rewards/reward_hosts.h); NULL or "": none */
   const char *chart_js; /* the file that the page draws charts with (api/route_page.c) */
-  const char *token; /* for calls to workers; NULL or "": none */
+  struct http_access *access; /* whose tokens are whose, and for calls to trainers; NULL: none are asked for or shown */
   int64_t lease_ttl_ms, heartbeat_ms, worker_ttl_ms, batch_tokens;
   int64_t workers_max;                    /* 0: 1024 */
+  int64_t registrations_per_s;            /* new names of one address and token; 0: any number */
   int64_t check_ms;                       /* a posted run's datasets are checked for so long before it is `checking` */
   struct clock clock;                     /* that everything here decides by and stores; {0}: the machine's */
   const struct core_callbacks *callbacks; /* &tick_callbacks */

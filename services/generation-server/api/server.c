@@ -9,11 +9,13 @@
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/program.h"
+#include "common/http/access.h"
 #include "common/http/tls.h"
 #include "services/generation-server/api/routes.h"
 #include "services/generation-server/api/server_state.h"
@@ -62,7 +64,7 @@ static enum rc start_http(struct server *s, struct err *err) {
   const struct http_route *routes = routes_all(&route_count);
   const struct http_server_options http = {.bind_address = s->options.bind,
                                            .port = s->options.port,
-                                           .token = s->options.token,
+                                           .access = s->options.access,
                                            .threads = HTTP_THREADS,
                                            .limits = s->options.limits,
                                            .routes = routes,
@@ -79,6 +81,18 @@ static enum rc start_http(struct server *s, struct err *err) {
   return RC_OK;
 }
 
+/* The trainer shows it when it pushes: a new one for every start. */
+static enum rc make_push_token(struct server *s, struct err *err) {
+  unsigned char bytes[PUSH_TOKEN_BYTES];
+  struct http_access *access = s->options.access;
+  if (!access || !tokens_wanted(access->tokens)) return RC_OK;
+  if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
+    return err_set_errno(err, RC_IO, "the kernel gave no random bytes for the token of pushes");
+  hex_write(s->push_token, bytes, sizeof bytes);
+  tokens_add(access->tokens, s->push_token, HTTP_PUSH);
+  return RC_OK;
+}
+
 static struct worker_fabric told_of(const struct fabric *fabric, const char *name) {
   if (!fabric) return (struct worker_fabric){0};
   return (struct worker_fabric){.name = name, .kind = fabric->kind, .place = fabric->place};
@@ -87,9 +101,10 @@ static struct worker_fabric told_of(const struct fabric *fabric, const char *nam
 static enum rc start_worker(struct server *s, struct err *err) {
   const bool fastest = s->options.model.device.exactness == EXACTNESS_FASTEST;
   const struct heartbeat_options beat = {.coordinator = s->options.coordinator,
-                                         .token = s->options.token,
+                                         .access = s->options.access,
                                          .name = s->name,
                                          .advertise_url = s->url,
+                                         .push_token = s->push_token[0] ? s->push_token : NULL,
                                          .slots = s->options.model.slots,
                                          .exactness = fastest ? WORKER_FASTEST : WORKER_INVARIANT,
                                          .device = s->options.model.device.cuda ? WORKER_CUDA : WORKER_CPU,
@@ -112,7 +127,7 @@ enum rc server_start(struct server **out, const struct server_options *options, 
   const bool worker = options->coordinator && *options->coordinator;
   enum rc rc = activity_create(&s->activity, err);
   s->options.model.activity = s->activity;
-  const struct staging_options staging = {.token = options->token,
+  const struct staging_options staging = {.access = options->access,
                                           .fabric = options->fabric,
                                           .standalone = !worker,
                                           .model = s->options.model,
@@ -120,13 +135,14 @@ enum rc server_start(struct server **out, const struct server_options *options, 
                                           .activated = on_activated,
                                           .context = s};
   const struct leases_options leases = {.coordinator = options->coordinator,
-                                        .token = options->token,
+                                        .access = options->access,
                                         .slots = options->model.slots,
                                         .prefetch = options->prefetch,
                                         .told_current = on_told_current,
                                         .told_ahead = on_told_ahead,
                                         .stale = on_stale,
                                         .context = s};
+  if (rc == RC_OK) rc = make_push_token(s, err);
   if (rc == RC_OK) rc = start_http(s, err);
   if (rc == RC_OK) rc = requests_start(&s->requests, &s->admission, options->stream_stall_ms, err);
   if (rc == RC_OK && worker) rc = leases_start(&s->leases, &leases, err);

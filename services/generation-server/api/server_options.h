@@ -6,10 +6,12 @@
 #include "services/generation-server/engine/loaded_model.h"
 
 struct fabric;
+struct http_access;
 
 struct server_options {
-  const char *bind, *coordinator, *advertise_url, *name, *model_dir, *token;
+  const char *bind, *coordinator, *advertise_url, *name, *model_dir;
   int port, prefetch, drain_ms, stream_stall_ms;
+  struct http_access *access; /* borrowed; NULL: no tokens, any host */
   struct fabric *fabric; /* borrowed; NULL: none */
   const char *fabric_name;
   struct service_limits limits;

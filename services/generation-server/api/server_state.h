@@ -18,10 +18,13 @@ struct weight_update {
   char dir[LIMIT_PATH_MAX]; /* "": none was named yet */
 };
 
+enum { PUSH_TOKEN_BYTES = 32 };
+
 struct server {
   struct server_options options;
   struct weight_update update;
   char url[LIMIT_URL_MAX], name[LIMIT_NAME_MAX];
+  char push_token[2 * PUSH_TOKEN_BYTES + 1]; /* "": none is asked for */
   struct activity *activity;
   struct staging *staging;
   struct leases *leases; /* NULL without a coordinator, as is heartbeat */

@@ -575,7 +575,7 @@ enum rc staging_start(struct staging **out, const struct staging_options *option
   s->retry_ms = RETRY_MIN_MS;
   pthread_mutex_init(&s->mutex, NULL);
   cond_init(&s->changed);
-  enum rc rc = http_client_create(&s->http, options->token, &s->cancel, err);
+  enum rc rc = http_client_create_for(&s->http, options->access, &s->cancel, err);
   if (rc == RC_OK && pthread_create(&s->thread, NULL, stager_main, s) != 0)
     rc = err_set(err, RC_NO_MEMORY, NULL, "the stager's thread could not be made");
   s->started = rc == RC_OK;

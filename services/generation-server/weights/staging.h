@@ -26,7 +26,7 @@
 struct staging;
 
 struct staging_options {
-  const char *token;     /* for the trainer */
+  const struct http_access *access; /* to the trainer */
   struct fabric *fabric; /* borrowed; NULL: none */
   bool standalone;       /* no coordinator: a staged push is activated at once */
   struct loaded_model_options model;

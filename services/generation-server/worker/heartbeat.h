@@ -11,7 +11,8 @@
 struct heartbeat;
 
 struct heartbeat_options {
-  const char *coordinator, *token, *name, *advertise_url; /* borrowed */
+  const char *coordinator, *name, *advertise_url, *push_token; /* borrowed; push_token NULL: none is asked for */
+  const struct http_access *access;
   int slots;
   enum worker_exactness exactness; /* what the kernels promise */
   enum worker_device device;

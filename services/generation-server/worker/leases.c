@@ -397,9 +397,9 @@ enum rc leases_start(struct leases **out, const struct leases_options *options, 
   pthread_mutex_init(&l->mutex, NULL);
   cond_init(&l->changed);
   enum rc rc = queue_create(&l->results, HELD_MAX + LIMIT_LEASES_PER_REQUEST, err);
-  if (rc == RC_OK) rc = http_client_create(&l->pull_http, options->token, &l->cancel_pull, err);
+  if (rc == RC_OK) rc = http_client_create_for(&l->pull_http, options->access, &l->cancel_pull, err);
   for (int i = 0; i < POSTERS && rc == RC_OK; i++)
-    rc = http_client_create(&l->post_http[i], options->token, &l->cancel_post, err);
+    rc = http_client_create_for(&l->post_http[i], options->access, &l->cancel_post, err);
   if (rc == RC_OK) rc = start_threads(l, err);
   if (rc != RC_OK) {
     leases_stop(l);

@@ -21,7 +21,7 @@ struct leases;
 
 struct leases_options {
   const char *coordinator; /* base URL, borrowed */
-  const char *token;
+  const struct http_access *access;
   int slots, prefetch;
   /* The coordinator said which version is current; comes before the leases of the same answer are submitted. */
   void (*told_current)(void *context, const struct current_version *told);

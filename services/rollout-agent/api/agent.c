@@ -34,7 +34,7 @@ static enum rc start_http(struct agent *a, struct err *err) {
   const struct http_route *routes = routes_all(&route_count);
   const struct http_server_options http = {.bind_address = o->bind,
                                            .port = o->port,
-                                           .token = o->token,
+                                           .access = o->access,
                                            .threads = HTTP_THREADS,
                                            .limits = o->limits,
                                            .routes = routes,
@@ -78,7 +78,7 @@ static enum rc start_parts(struct agent *a, struct err *err) {
   if (rc != RC_OK) return rc;
   http_server_open(a->http, a);
   const struct heartbeat_options beat = {.coordinator = a->options.coordinator,
-                                         .token = a->options.token,
+                                         .access = a->options.access,
                                          .name = a->name,
                                          .advertise_url = a->url,
                                          .slots = leases.slots,

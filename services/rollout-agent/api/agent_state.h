@@ -6,9 +6,10 @@
 #include "services/rollout-agent/worker/heartbeat.h"
 
 struct agent_options {
-  const char *bind, *coordinator, *advertise_url, *name, *token;
+  const char *bind, *coordinator, *advertise_url, *name;
   const char *weights_dir, *engine_weights_dir; /* the second "": the same */
   int port;
+  struct http_access *access; /* borrowed */
   struct service_limits limits;
   struct leases_options leases; /* without the loader and the callbacks */
   struct loader_options loader; /* without the folders and the callback */

@@ -56,9 +56,9 @@ static void handle_metrics(struct http_request *r, void *context) {
 
 const struct http_route *routes_all(size_t *count) {
   static const struct http_route routes[] = {
-      {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .open = true, .health = true},
-      {.method = "GET", .path = "/readyz", .handler = handle_readyz, .open = true, .health = true},
-      {.method = "GET", .path = "/metrics", .handler = handle_metrics, .health = true},
+      {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .roles = HTTP_OPEN, .health = true},
+      {.method = "GET", .path = "/readyz", .handler = handle_readyz, .roles = HTTP_OPEN, .health = true},
+      {.method = "GET", .path = "/metrics", .handler = handle_metrics, .roles = HTTP_VIEWER, .health = true},
   };
   *count = sizeof routes / sizeof routes[0];
   return routes;

@@ -351,7 +351,7 @@ enum rc loader_start(struct loader **out, const struct loader_options *options, 
   l->retry_ms = RETRY_MIN_MS;
   pthread_mutex_init(&l->mutex, NULL);
   cond_init(&l->changed);
-  enum rc rc = http_client_create(&l->trainer_http, options->trainer_token, &l->cancel, err);
+  enum rc rc = http_client_create_for(&l->trainer_http, options->access, &l->cancel, err);
   if (rc == RC_OK) rc = http_client_create(&l->engine_http, options->engine_token, &l->cancel, err);
   if (rc == RC_OK) http_client_of_strangers(l->engine_http, http_tls_ca());
   if (rc == RC_OK && pthread_create(&l->thread, NULL, loader_main, l) != 0)

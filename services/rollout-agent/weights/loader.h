@@ -21,7 +21,7 @@
 struct loader;
 
 struct loader_options {
-  const char *trainer_token;
+  const struct http_access *access; /* to the trainer */
   const struct engine_wire *wire;
   const char *engine_url, *engine_token, *engine_model;
   const char *folder;        /* this agent's own, where versions are pulled to */

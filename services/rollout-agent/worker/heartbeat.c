@@ -55,7 +55,7 @@ enum rc heartbeat_start(struct heartbeat **out, const struct heartbeat_options *
   if (!h) return err_set(err, RC_NO_MEMORY, NULL, "the heartbeat was refused its memory");
   h->options = *options;
   const struct registration_options registration = {.coordinator = options->coordinator,
-                                                    .token = options->token,
+                                                    .access = options->access,
                                                     .worker = {.name = options->name,
                                                                .kind = WORKER_GENERATION,
                                                                .url = options->advertise_url,

@@ -11,7 +11,8 @@
 struct heartbeat;
 
 struct heartbeat_options {
-  const char *coordinator, *token, *name, *advertise_url; /* borrowed */
+  const char *coordinator, *name, *advertise_url; /* borrowed */
+  const struct http_access *access;
   int slots;
   struct leases *leases;
   struct loader *loader;

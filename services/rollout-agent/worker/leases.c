@@ -423,7 +423,7 @@ static enum rc start_slots(struct leases *l, struct err *err) {
     s->leases = l;
     rc = http_client_create(&s->engine_http, l->options.engine_token, &s->cut, err);
     if (rc == RC_OK) http_client_of_strangers(s->engine_http, http_tls_ca());
-    if (rc == RC_OK) rc = http_client_create(&s->post_http, l->options.token, &l->cancel_post, err);
+    if (rc == RC_OK) rc = http_client_create_for(&s->post_http, l->options.access, &l->cancel_post, err);
     if (rc == RC_OK && pthread_create(&s->thread, NULL, slot_main, s) != 0)
       rc = err_set(err, RC_NO_MEMORY, NULL, "the thread of slot %d could not be made", i);
     s->started = rc == RC_OK;
@@ -441,7 +441,7 @@ enum rc leases_start(struct leases **out, const struct leases_options *options, 
   l->slots = calloc((size_t)options->slots, sizeof *l->slots);
   enum rc rc = l->slots ? RC_OK : err_set(err, RC_NO_MEMORY, NULL, "%d slots were refused memory", options->slots);
   if (rc == RC_OK) rc = queue_create(&l->jobs, (size_t)HELD_MAX * 2, err);
-  if (rc == RC_OK) rc = http_client_create(&l->pull_http, options->token, &l->cancel_pull, err);
+  if (rc == RC_OK) rc = http_client_create_for(&l->pull_http, options->access, &l->cancel_pull, err);
   if (rc == RC_OK) rc = start_slots(l, err);
   if (rc == RC_OK && pthread_create(&l->puller, NULL, puller_main, l) != 0)
     rc = err_set(err, RC_NO_MEMORY, NULL, "the puller's thread could not be made");

@@ -16,7 +16,8 @@
 struct leases;
 
 struct leases_options {
-  const char *coordinator, *token; /* borrowed */
+  const char *coordinator; /* borrowed */
+  const struct http_access *access;
   const struct engine_wire *wire;
   const char *engine_url, *engine_token, *engine_model;
   bool logprobs_at_temperature;

@@ -364,7 +364,7 @@ enum rc preprocessor_start(struct preprocessor *p, const struct preprocessor_tie
   p->tie = *tie;
   const struct registration_options registration = {
       .coordinator = tie->coordinator_url,
-      .token = tie->token,
+      .access = tie->access,
       .worker = {.name = tie->name,
                  .kind = WORKER_PREPROCESS,
                  .url = tie->advertise_url,
@@ -376,7 +376,7 @@ enum rc preprocessor_start(struct preprocessor *p, const struct preprocessor_tie
       .tell = tell,
       .answered = on_answer,
       .context = p};
-  enum rc rc = http_client_create(&p->http, tie->token, &p->cancel, err);
+  enum rc rc = http_client_create_for(&p->http, tie->access, &p->cancel, err);
   if (rc == RC_OK) rc = registration_start(&p->registration, &registration, err);
   if (rc != RC_OK) return rc;
   p->started = pthread_create(&p->thread, NULL, preprocessor_main, p) == 0;
@@ -425,8 +425,8 @@ static void handle_readyz(struct http_request *r, void *context) {
 }
 
 const struct http_route preprocessor_routes[] = {
-    {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .open = true, .health = true},
-    {.method = "GET", .path = "/readyz", .handler = handle_readyz, .open = true, .health = true},
-    {.method = "GET", .path = "/metrics", .handler = http_handle_metrics, .health = true},
+    {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .roles = HTTP_OPEN, .health = true},
+    {.method = "GET", .path = "/readyz", .handler = handle_readyz, .roles = HTTP_OPEN, .health = true},
+    {.method = "GET", .path = "/metrics", .handler = http_handle_metrics, .roles = HTTP_VIEWER, .health = true},
 };
 const size_t preprocessor_route_count = sizeof preprocessor_routes / sizeof preprocessor_routes[0];

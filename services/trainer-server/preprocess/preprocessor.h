@@ -31,7 +31,8 @@ extern const size_t preprocessor_route_count;
 enum rc preprocessor_create(struct preprocessor **out, const struct trainer_options *options, struct err *err);
 
 struct preprocessor_tie {
-  const char *coordinator_url, *token, *name, *advertise_url; /* borrowed */
+  const char *coordinator_url, *name, *advertise_url; /* borrowed */
+  const struct http_access *access;
 };
 /* Registers, and begins to work. */
 enum rc preprocessor_start(struct preprocessor *p, const struct preprocessor_tie *tie, struct err *err);

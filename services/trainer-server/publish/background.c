@@ -69,7 +69,8 @@ static enum rc targets_copy(struct push_target **out, const struct push_target *
     to[i] = from[i];
     to[i].worker_id = arena_strdup(arena, from[i].worker_id);
     to[i].url = arena_strdup(arena, from[i].url);
-    if (!to[i].worker_id || !to[i].url) return RC_NO_MEMORY;
+    to[i].push_token = from[i].push_token ? arena_strdup(arena, from[i].push_token) : NULL;
+    if (!to[i].worker_id || !to[i].url || (from[i].push_token && !to[i].push_token)) return RC_NO_MEMORY;
   }
   *out = to;
   return to ? RC_OK : RC_NO_MEMORY;

@@ -66,7 +66,7 @@ enum rc heartbeat_start(struct heartbeat **out, const struct heartbeat_options *
   h->board = board;
   h->publisher = p;
   const struct registration_options registration = {.coordinator = options->coordinator_url,
-                                                    .token = options->token,
+                                                    .access = options->access,
                                                     .worker = {.name = options->name,
                                                                .kind = WORKER_TRAINER,
                                                                .url = options->advertise_url,

@@ -8,7 +8,8 @@
 
 struct heartbeat;
 struct heartbeat_options {
-  const char *coordinator_url, *token, *name, *advertise_url;
+  const char *coordinator_url, *name, *advertise_url;
+  const struct http_access *access; /* borrowed */
   const char *identity;            /* see identity.h; NULL: none */
   enum worker_exactness exactness; /* what the kernels promise */
   enum worker_device device;

@@ -35,7 +35,7 @@ struct queued_version {
 struct publisher {
   struct board *board;
   struct jobs *jobs;
-  const char *coordinator_url, *token;
+  const char *coordinator_url;
   struct http_client *coordinator; /* the thread's: its connection stays open from version to version */
   struct queue *queue;
   struct pusher pusher;
@@ -152,18 +152,17 @@ static void publisher_free(struct publisher *p) {
 }
 
 enum rc publisher_create(struct publisher **out, struct board *board, struct jobs *jobs, const char *coordinator_url,
-                         const char *token, struct fabric *fabric, struct err *err) {
+                         const struct http_access *access, struct fabric *fabric, struct err *err) {
   struct publisher *p = calloc(1, sizeof *p);
   if (!p) return err_set(err, RC_NO_MEMORY, NULL, "the publisher's state was refused memory");
   p->board = board;
   p->jobs = jobs;
   p->coordinator_url = coordinator_url;
-  p->token = token;
   pthread_mutex_init(&p->lock, NULL);
   p->metric_seconds = metrics_register(METRIC_COUNTER, "leasehold_trainer_seconds_total", "cause=\"push\"",
                                        "Time of the engine by cause; push: of the publisher, beside it");
-  enum rc rc = http_client_create(&p->coordinator, token, &p->stopping, err);
-  if (rc == RC_OK) rc = pusher_init(&p->pusher, token, &p->stopping, &board->changes, fabric, err);
+  enum rc rc = http_client_create_for(&p->coordinator, access, &p->stopping, err);
+  if (rc == RC_OK) rc = pusher_init(&p->pusher, access, &p->stopping, &board->changes, fabric, err);
   if (rc == RC_OK) rc = background_create(&p->background, &p->pusher, err);
   if (rc == RC_OK) rc = queue_create(&p->queue, PUBLISH_QUEUE, err);
   if (rc == RC_OK && pthread_create(&p->thread, NULL, publisher_main, p) != 0)

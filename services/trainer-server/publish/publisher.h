@@ -12,10 +12,11 @@
 #include "services/trainer-server/board/board.h"
 #include "services/trainer-server/jobs/jobs.h"
 
+struct http_access;
 struct publisher;
-/* URL, token and fabric are borrowed; coordinator_url "": no announcements; fabric NULL: HTTP alone. */
+/* URL, access and fabric are borrowed; coordinator_url "": no announcements; fabric NULL: HTTP alone. */
 enum rc publisher_create(struct publisher **out, struct board *board, struct jobs *jobs, const char *coordinator_url,
-                         const char *token, struct fabric *fabric, struct err *err);
+                         const struct http_access *access, struct fabric *fabric, struct err *err);
 /* After the engine stopped: running pushes and announcements are cut short. NULL is fine. */
 void publisher_destroy(struct publisher *p);
 /* Takes over the reference to blob, and the job, which may be ended and dropped before this returns. */

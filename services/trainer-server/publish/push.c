@@ -36,9 +36,9 @@ static struct metric *count_bytes(const char *labels) {
                           "Bytes that servers were sent by HTTP: whole versions, and changes of those that they held.");
 }
 
-enum rc pusher_init(struct pusher *p, const char *token, const atomic_bool *stopping, struct change_history *changes,
+enum rc pusher_init(struct pusher *p, const struct http_access *access, const atomic_bool *stopping, struct change_history *changes,
                     struct fabric *fabric, struct err *err) {
-  *p = (struct pusher){.token = token,
+  *p = (struct pusher){.access = access,
                        .stopping = stopping,
                        .changes = changes,
                        .by_fabric = count_by("way=\"fabric\""),
@@ -97,8 +97,9 @@ static enum rc push_as(struct push *p, enum push_form form, struct err *err) {
   struct arena arena = ARENA_INIT;
   struct push_answer answer;
   if (left_ms <= 0) return err_set(err, RC_TIMEOUT, NULL, "no time is left for staging");
-  enum rc rc = http_client_create(&http, p->pusher->token,
+  enum rc rc = http_client_create(&http, p->round->targets[p->index].push_token,
                                   by_fabric ? pool_fabric_over(p->pusher->pool) : p->pusher->stopping, err);
+  if (rc == RC_OK) http_client_confine(http, p->pusher->access);
   const struct generation_client client = {.http = http, .base_url = p->round->targets[p->index].url};
   if (rc == RC_OK && by_fabric)
     rc = generation_push_by_broadcast(&client, &version, &p->seat, &answer, &arena, p->seat.wait_ms, err);

@@ -20,7 +20,7 @@
 
 /* How pushes are made; the publisher's, and constant but for what is atomic. */
 struct pusher {
-  const char *token;           /* for the servers; borrowed */
+  const struct http_access *access; /* which hosts may be sent weights; borrowed, NULL: any */
   const atomic_bool *stopping; /* true cuts pushes short */
   struct pool_fabric *pool;
   atomic_bool fabric_taken;
@@ -31,7 +31,7 @@ struct pusher {
   struct metric *whole_bytes, *change_bytes, *changed_bytes, *changes_refused;
 };
 /* fabric is borrowed; NULL: HTTP alone. */
-enum rc pusher_init(struct pusher *p, const char *token, const atomic_bool *stopping, struct change_history *changes,
+enum rc pusher_init(struct pusher *p, const struct http_access *access, const atomic_bool *stopping, struct change_history *changes,
                     struct fabric *fabric, struct err *err);
 void pusher_free(struct pusher *p);
 

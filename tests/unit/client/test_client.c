@@ -15,6 +15,7 @@
 #include "common/client/coordinator_client.h"
 #include "common/client/generation_client.h"
 #include "common/client/trainer_client.h"
+#include "common/http/access.h"
 #include "common/http/server.h"
 #include "common/wire/claim.h"
 
@@ -133,11 +134,18 @@ static const struct http_route routes[] = {
     {.method = "POST", .path = "/v1/push-weights", .handler = on_push},
 };
 
+static struct http_access *access;
+
 static int start(void **state) {
   (void)state;
-  const struct http_server_options options = {
-      .bind_address = "127.0.0.1", .token = "secret", .routes = routes, .route_count = sizeof routes / sizeof *routes};
+  const struct program_settings settings = {.bind = "127.0.0.1", .token = "secret"};
   struct err err = {0};
+  if (http_access_open(&access, &settings, 0, NULL, &err) != RC_OK) {
+    print_error("%s\n", err.message);
+    return -1;
+  }
+  const struct http_server_options options = {
+      .bind_address = "127.0.0.1", .access = access, .routes = routes, .route_count = sizeof routes / sizeof *routes};
   if (http_server_start(&server, &options, &err) != RC_OK || http_client_create(&http, "secret", NULL, &err) != RC_OK) {
     print_error("%s\n", err.message);
     return -1;
@@ -150,6 +158,7 @@ static int stop(void **state) {
   (void)state;
   http_client_destroy(http);
   http_server_stop(server, 1000);
+  http_access_close(access);
   buf_free(&seen.body);
   return 0;
 }

@@ -68,7 +68,6 @@ static inline struct server_options server_options_of(const char *model_dir, con
   return (struct server_options){.bind = "127.0.0.1",
                                  .coordinator = coordinator,
                                  .model_dir = model_dir,
-                                 .token = "",
                                  .name = "gen-1",
                                  .prefetch = 4,
                                  .drain_ms = 500,

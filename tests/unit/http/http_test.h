@@ -22,6 +22,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/queue.h"
+#include "common/http/access.h"
 #include "common/http/client.h"
 #include "common/http/server.h"
 #include "common/http/status.h"
@@ -31,11 +32,11 @@ enum { PEER_WAIT_MS = 5000 };
 #define ROUTE_COUNT(routes) (sizeof(routes) / sizeof((routes)[0]))
 
 static inline struct http_server *serve_within(const struct http_route *routes, size_t count, void *context,
-                                               const char *token, struct service_limits limits) {
+                                               struct http_access *access, struct service_limits limits) {
   struct http_server *server = NULL;
   struct err err = {0};
   struct http_server_options options = {.bind_address = "127.0.0.1",
-                                        .token = token,
+                                        .access = access,
                                         .limits = limits,
                                         .routes = routes,
                                         .route_count = count,
@@ -45,8 +46,17 @@ static inline struct http_server *serve_within(const struct http_route *routes, 
 }
 
 static inline struct http_server *serve(const struct http_route *routes, size_t count, void *context,
-                                        const char *token) {
-  return serve_within(routes, count, context, token, (struct service_limits){.connections_max = 512});
+                                        struct http_access *access) {
+  return serve_within(routes, count, context, access, (struct service_limits){.connections_max = 512});
+}
+
+/* Of --auth-token and --token-dir, either may be NULL. */
+static inline struct http_access *access_of(const char *token, const char *token_dir) {
+  const struct program_settings settings = {.bind = "127.0.0.1", .token = token, .token_dir = token_dir};
+  struct http_access *access = NULL;
+  struct err err = {0};
+  if (http_access_open(&access, &settings, 0, NULL, &err) != RC_OK) fail_msg("%s", err.message);
+  return access;
 }
 
 static inline int peer_connect(int port) {

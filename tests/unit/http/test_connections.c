@@ -54,7 +54,7 @@ static const struct http_route routes[] = {
     {.method = "GET", .path = "/now", .handler = handle_length},
     {.method = "POST", .path = "/now", .handler = handle_length},
     {.method = "GET", .path = "/large", .handler = handle_large},
-    {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .open = true, .health = true},
+    {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .roles = HTTP_OPEN, .health = true},
     {.method = "GET", .path = "/metrics", .handler = http_handle_metrics, .health = true},
 };
 

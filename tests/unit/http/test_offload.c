@@ -106,7 +106,7 @@ static const struct http_route routes[] = {
     {.method = "GET", .path = "/stream", .handler = handle_stream, .offload = true},
     {.method = "GET", .path = "/silent", .handler = handle_silent, .offload = true},
     {.method = "GET", .path = "/now", .handler = handle_now},
-    {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .open = true, .health = true},
+    {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .roles = HTTP_OPEN, .health = true},
 };
 
 static int setup(void **state) {

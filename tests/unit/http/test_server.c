@@ -2,6 +2,9 @@
  * port. */
 #include "http_test.h"
 
+#include "common/base/file.h"
+#include "tests/unit/base/scratch.h"
+
 static void handle_run(struct http_request *r, void *context) {
   (void)context;
   struct buf body = BUF_INIT;
@@ -93,9 +96,10 @@ static const struct http_route routes[] = {
     {.method = "POST", .path = "/v1/json", .handler = handle_json},
     {.method = "GET", .path = "/v1/full", .handler = handle_full},
     {.method = "GET", .path = "/v1/silent", .handler = handle_silent},
+    {.method = "GET", .path = "/v1/work/{id}", .handler = handle_run, .roles = HTTP_WORKER | HTTP_TRAINER},
     {.method = "GET", .path = "/v1/file", .handler = handle_file},
     {.method = "POST", .path = "/v1/released", .handler = handle_released, .body_limit = limit_by_now},
-    {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .open = true},
+    {.method = "GET", .path = "/healthz", .handler = http_handle_healthz, .roles = HTTP_OPEN},
     {.method = "GET", .path = "/metrics", .handler = http_handle_metrics},
 };
 
@@ -349,7 +353,8 @@ static void test_files(void **state) {
 
 static void test_token(void **state) {
   (void)state;
-  struct http_server *closed = serve(routes, ROUTE_COUNT(routes), NULL, "s3cret");
+  struct http_access *access = access_of("s3cret", NULL);
+  struct http_server *closed = serve(routes, ROUTE_COUNT(routes), NULL, access);
   int p = http_server_port(closed);
   expect_answer(p, "GET /v1/runs/r7", "", 401, "WWW-Authenticate: Bearer\r\n");
   expect_answer(p, "GET /v1/runs/r7", "Authorization: Bearer s3cret\r\n", 200, "run=r7");
@@ -363,6 +368,33 @@ static void test_token(void **state) {
   expect_answer(p, "GET /nowhere", "Authorization: Bearer s3cret\r\n", 404, "not_found");
   expect_answer(p, "GET /healthz", "", 200, "ok");
   http_server_stop(closed, 1000);
+  http_access_close(access);
+}
+
+static void test_roles(void **state) {
+  (void)state;
+  char folder[128], path[160];
+  struct err err;
+  static const char *const files[][2] = {{"admin", "the-admins-own-token"}, {"worker", "the-workers-own-token"}, {"viewer", "the-viewers-own-token"}};
+  scratch_folder(folder, sizeof folder, "roles");
+  for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+    snprintf(path, sizeof path, "%s/%s", folder, files[i][0]);
+    assert_int_equal(file_write(path, files[i][1], strlen(files[i][1]), &err), RC_OK);
+  }
+  struct http_access *access = access_of(NULL, folder);
+  struct http_server *guarded = serve(routes, ROUTE_COUNT(routes), NULL, access);
+  int p = http_server_port(guarded);
+  expect_answer(p, "GET /v1/work/7", "", 401, "WWW-Authenticate: Bearer\r\n");
+  expect_answer(p, "GET /v1/work/7", "Authorization: Bearer the-workers-own-token\r\n", 200, "run=7");
+  expect_answer(p, "GET /v1/work/7", "Authorization: Bearer the-admins-own-token\r\n", 200, "run=7");
+  expect_answer(p, "GET /v1/work/7", "Authorization: Bearer the-viewers-own-token\r\n", 403,
+                "a token of admin, worker, trainer was expected for GET /v1/work/{id}, but one of viewer came");
+  expect_answer(p, "GET /v1/runs/7", "Authorization: Bearer the-workers-own-token\r\n", 403, "a token of admin was"); /* none declared */
+  expect_answer(p, "GET /nowhere", "Authorization: Bearer the-viewers-own-token\r\n", 404, "not_found");
+  expect_answer(p, "GET /healthz", "", 200, "ok");
+  http_server_stop(guarded, 1000);
+  http_access_close(access);
+  assert_int_equal(file_remove_tree(folder, &err), RC_OK);
 }
 
 static void test_refused_starts(void **state) {
@@ -429,6 +461,7 @@ int main(void) {
       cmocka_unit_test(test_errors),
       cmocka_unit_test(test_files),
       cmocka_unit_test(test_token),
+      cmocka_unit_test(test_roles),
       cmocka_unit_test(test_refused_starts),
   };
   return cmocka_run_group_tests_name("http/server", tests, group_setup, group_teardown);

@@ -68,7 +68,7 @@ static enum rc pull(int port, const char *path, size_t *len) {
 
 static void a_body_comes_whole_from_its_source(void **state) {
   (void)state;
-  struct http_server *server = serve(routes, ROUTE_COUNT(routes), NULL, "");
+  struct http_server *server = serve(routes, ROUTE_COUNT(routes), NULL, NULL);
   const int port = http_server_port(server);
   size_t len = 0;
   atomic_store(&all.ended, 0);
@@ -88,7 +88,7 @@ static void a_body_comes_whole_from_its_source(void **state) {
 
 static void a_source_that_has_gone_closes_the_connection(void **state) {
   (void)state;
-  struct http_server *server = serve(routes, ROUTE_COUNT(routes), NULL, "");
+  struct http_server *server = serve(routes, ROUTE_COUNT(routes), NULL, NULL);
   size_t len = 0;
   atomic_store(&half.ended, 0);
   assert_int_equal(pull(http_server_port(server), "/half", &len), RC_UNAVAILABLE);
@@ -99,7 +99,7 @@ static void a_source_that_has_gone_closes_the_connection(void **state) {
 
 static void a_peer_that_hangs_up_or_stays_ends_the_source_once(void **state) {
   (void)state;
-  struct http_server *server = serve(routes, ROUTE_COUNT(routes), NULL, "");
+  struct http_server *server = serve(routes, ROUTE_COUNT(routes), NULL, NULL);
   atomic_store(&large.ended, 0);
   const int leaves = peer_connect(http_server_port(server)), stays = peer_connect(http_server_port(server));
   peer_send(leaves, "GET /large HTTP/1.1\r\nHost: t\r\n\r\n");

@@ -174,7 +174,7 @@ static inline enum rc rig_try_start(struct rig *g, struct err *err) {
   enum rc rc = trainer_create(&g->trainer, &g->options, err);
   if (rc != RC_OK) return rc;
   assert_rc(RC_OK, publisher_create(&g->publisher, trainer_board(g->trainer), trainer_jobs(g->trainer),
-                                    g->coordinator_url, "", NULL, err), *err);
+                                    g->coordinator_url, NULL, NULL, err), *err);
   trainer_set_publisher(g->trainer, g->publisher);
   const struct http_server_options options = {
       .bind_address = "127.0.0.1", .routes = trainer_routes, .route_count = trainer_route_count, .context = g->trainer};

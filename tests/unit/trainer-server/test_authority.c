@@ -64,7 +64,6 @@ static void wait_above(struct tied *t, const int *count, int seen) {
 static void heartbeat_up(struct tied *t) {
   struct err err = {0};
   const struct heartbeat_options tie = {.coordinator_url = t->coordinator.url,
-                                        .token = "",
                                         .name = "trainer",
                                         .advertise_url = t->g.url,
                                         .identity = "0123456789abcdef0123456789abcdef"};

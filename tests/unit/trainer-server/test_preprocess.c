@@ -238,7 +238,7 @@ static void begin(struct rig_of_passes *x) {
   struct err err = {0};
   assert_rc(RC_OK, preprocessor_create(&x->p, &x->options, &err), err);
   const struct preprocessor_tie tie = {
-      .coordinator_url = x->f.url, .token = "", .name = "pre-1", .advertise_url = "http://127.0.0.1:9"};
+      .coordinator_url = x->f.url, .name = "pre-1", .advertise_url = "http://127.0.0.1:9"};
   assert_rc(RC_OK, preprocessor_start(x->p, &tie, &err), err);
 }
 

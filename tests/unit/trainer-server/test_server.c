@@ -268,7 +268,7 @@ static void a_version_is_durable_pushed_announced_and_served(void **state) {
   fake_generation_start(&good, g.model_dir, false);
   fake_generation_start(&liar, g.model_dir, true);
   const struct heartbeat_options tie = {
-      .coordinator_url = coordinator.url, .token = "", .name = "trainer", .advertise_url = g.url};
+      .coordinator_url = coordinator.url, .name = "trainer", .advertise_url = g.url};
   assert_rc(RC_OK, heartbeat_start(&heartbeat, &tie, trainer_board(g.trainer), g.publisher, &err), err);
   AWAIT(heartbeats_of(&coordinator) > 0, "no heartbeat came") continue;
   const struct open_run run = run_request("r1"); /* epoch 3, fence 5: what registration brought */

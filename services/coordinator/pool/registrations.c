@@ -1,0 +1,93 @@
+/* Judges registrations by the address and the token that they come from. */
+#include "services/coordinator/pool/registrations.h"
+
+#include <string.h>
+
+#include "common/http/access.h"
+#include "services/coordinator/writer/core.h"
+
+static uint64_t key_of(struct digest_state *s) {
+  struct digest d;
+  uint64_t key;
+  digest_end(&d, s);
+  memcpy(&key, d.bytes, sizeof key);
+  return key ? key : 1;
+}
+
+static uint64_t origin_of(const unsigned char caller[HOST_CALLER_BYTES], const struct digest *holder) {
+  struct digest_state s;
+  digest_begin(&s);
+  digest_update_text(&s, "origin");
+  digest_update(&s, caller, HOST_CALLER_BYTES);
+  digest_update(&s, holder->bytes, sizeof holder->bytes);
+  return key_of(&s);
+}
+
+static uint64_t name_key(enum worker_kind kind, const char *name) {
+  struct digest_state s;
+  digest_begin(&s);
+  digest_update_text(&s, worker_kind_name(kind));
+  digest_update_text(&s, name);
+  return key_of(&s);
+}
+
+static enum rc check_url(const struct core *c, const struct worker_register *m, const char *peer, struct err *err) {
+  const struct http_access *access = c->options.access;
+  char host[HOST_BYTES_MAX];
+  const char *url = m->url;
+  if (!access || m->kind == WORKER_PREPROCESS || m->exactness == WORKER_FOREIGN) return RC_OK;
+  const enum rc rc = hosts_of_url(host, url, err);
+  if (rc != RC_OK || hosts_is_address(host, peer) || (access->hosts_given && hosts_listed(access->hosts, host))) return rc;
+  return err_set(err, RC_INVALID, "url",
+                 "a URL of the address that registers, %s, was expected, but '%.100s' came: weights and tokens go there; "
+                 "start the coordinator with --allow-hosts %s where it is right",
+                 peer, url, host);
+}
+
+/* A name that was registered before, and that this caller may register again as far as the writer will agree. */
+static bool is_known(struct core *c, const struct worker_register *m, const struct command *cmd) {
+  static const char of_anybody[] = "SELECT 1 FROM workers WHERE kind = ?1 AND name = ?2 AND owner IS NULL";
+  static const char of_holder[] = "SELECT 1 FROM workers WHERE kind = ?1 AND name = ?2 AND owner = ?3";
+  if (cmd->caller.roles == 0)
+    return readers_find(core_readers(c), of_anybody, BINDS(b_int((int64_t)m->kind), b_text(m->name)));
+  return readers_find(core_readers(c), of_holder,
+                      BINDS(b_int((int64_t)m->kind), b_text(m->name), b_digest(&cmd->caller.holder)));
+}
+
+static enum rc check_rate(struct core *c, const struct worker_register *m, const struct command *cmd, uint64_t origin,
+                          struct err *err) {
+  struct pool *p = c->pool;
+  const int64_t per_s = c->options.registrations_per_s;
+  const int64_t now_ms = c->options.clock.monotonic_us(c->options.clock.context) / 1000;
+  if (per_s == 0) return RC_OK;
+  const bool known = is_known(c, m, cmd);
+  const int64_t name_per_s = per_s > RATE_NAME_SHARE ? per_s / RATE_NAME_SHARE : 1;
+  pthread_mutex_lock(&p->registrations.mutex);
+  const int64_t wait_ms =
+      known ? registration_rate_take(&p->registrations.rate, name_key(m->kind, m->name), RATE_NAME_BURST_S * name_per_s,
+                                     name_per_s, now_ms)
+            : registration_rate_take(&p->registrations.rate, origin, RATE_BURST_S * per_s, per_s, now_ms);
+  pthread_mutex_unlock(&p->registrations.mutex);
+  if (wait_ms == 0) return RC_OK;
+  if (known)
+    return err_set(err, RC_FULL, "name", "'%.100s' was registered a moment ago, and again and again: try in %lld ms",
+                   m->name, (long long)wait_ms);
+  return err_set(err, RC_FULL, NULL,
+                 "at most %lld new names a second were expected of one address (--registrations-per-s): try in %lld ms",
+                 (long long)per_s, (long long)wait_ms);
+}
+
+enum rc registration_admit(struct core *c, struct http_request *r, struct command *cmd, struct err *err) {
+  const struct worker_register *m = cmd->message;
+  uint64_t *origin = arena_alloc(&cmd->arena, 1, sizeof *origin);
+  const char *peer = http_peer(r);
+  unsigned char caller[HOST_CALLER_BYTES];
+  if (!origin) return err_set(err, RC_NO_MEMORY, NULL, "a registration was refused memory");
+  cmd->caller = http_caller(r);
+  hosts_caller(caller, peer);
+  *origin = origin_of(caller, &cmd->caller.holder);
+  cmd->prepared = origin;
+  enum rc rc = check_url(c, m, peer, err);
+  if (rc == RC_OK) rc = check_rate(c, m, cmd, *origin, err);
+  return rc;
+}

@@ -1,0 +1,17 @@
+/* Judges a registration before the writer sees it: does the URL lead back to whoever registers it, and has this caller
+ * registered too often lately?
+ *
+ * Trainers push weights to the URL, and the coordinator calls it, so its host must be the address that the request came
+ * from, unless --allow-hosts names it.  Nobody calls those workers who only pull: agents of foreign engines, preprocessors.  HTTP threads; pool->registrations.mutex is held for a look-up. */
+#ifndef LEASEHOLD_COORDINATOR_POOL_REGISTRATIONS_H
+#define LEASEHOLD_COORDINATOR_POOL_REGISTRATIONS_H
+
+#include "common/http/handler.h"
+#include "services/coordinator/pool/pool.h"
+#include "services/coordinator/writer/command.h"
+
+/* cmd->message: a checked struct worker_register.  Leaves a hash of the caller's address and token in cmd->prepared.
+ * RC_INVALID: the URL's host is not the caller's address; RC_FULL: too often. */
+enum rc registration_admit(struct core *c, struct http_request *r, struct command *cmd, struct err *err);
+
+#endif
