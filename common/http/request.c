@@ -150,6 +150,7 @@ struct http_request *request_create(struct http_server *s, const char *target, s
   r->refs = 1;
 
   struct err err;
+  r->target_end = target + strlen(target);
   size_t len = strlen(target), path_len = strcspn(target, "?");
   if (len > LIMIT_HTTP_URL_BYTES) {
     err_set(&err, RC_TOO_LARGE, NULL, "at most %d bytes of request target were expected, but %zu came",

@@ -1,4 +1,4 @@
-/* Judges a request by its head: client certificate, token, path, method, role, the announced body, the service's own
+/* Judges a request by its head: its form, client certificate, token, path, method, role, the announced body, the service's own
  * admission.
  *
  * Runs on libmicrohttpd's thread of the connection, once, when the header is complete and before any of the body is
@@ -12,6 +12,7 @@
 #include <strings.h>
 
 #include "common/base/limits.h"
+#include "common/http/head_rules.h"
 #include "common/http/reply.h"
 #include "common/http/request.h"
 #include "common/http/request_body.h"
@@ -73,6 +74,15 @@ bool request_has_body(const struct http_request *r) {
   return announced_length(r) > 0 || http_header(r, MHD_HTTP_HEADER_TRANSFER_ENCODING) != NULL;
 }
 
+static void check_head(struct http_request *r, const char *method) {
+  struct err err;
+  bool ends;
+  const int status = head_rules_check(r, method, &ends, &err);
+  if (status != 0) request_refuse(r, status, &err);
+  if (ends) http_set_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
+  r->ambiguous = ends;
+}
+
 static bool needs_no_context(const struct http_route *route) {
   return route->early || route->handler == http_handle_healthz || route->handler == http_handle_metrics;
 }
@@ -109,6 +119,7 @@ static void check_route(struct http_request *r, const char *method) {
 void request_begin(struct http_request *r, struct MHD_Connection *connection, const char *method) {
   r->begun = true;
   r->connection = connection;
+  if (r->refused_status == 0) check_head(r, method);
   if (r->refused_status == 0) check_route(r, method);
   if (r->refused_status != 0) return;
 
@@ -126,5 +137,6 @@ void request_begin(struct http_request *r, struct MHD_Connection *connection, co
 
 bool request_answer_early(const struct http_request *r) {
   if (r->refused_status == 0) return false;
+  if (r->ambiguous) return true; /* what follows is no body that anyone could agree on */
   return announced_length(r) > HTTP_REFUSED_BODY_BYTES || http_header(r, MHD_HTTP_HEADER_EXPECT) != NULL;
 }

@@ -4,6 +4,7 @@
  *
  *   server.c                             start and stop, libmicrohttpd's callbacks
  *   request_head.c  offload.c            judging a request's head; handlers on threads of their own
+ *   head_rules.c                         what a head must be before anything else is asked
  *   request_body.c  route.c   stream.c   collecting a body; finding the handler; answers written bit by bit (SSE)
  *   request_log.c                        what is logged on behalf of a request
  *   reply.c                              answers, from any thread
@@ -65,7 +66,9 @@ struct http_request {
   int segment_count;
   struct http_pair query[HTTP_QUERY_MAX];
   int query_count;
+  const char *target_end; /* in libmicrohttpd's memory of the head: see head_rules.c */
   bool begun;
+  bool ambiguous; /* its head says two things: the connection ends with the answer */
   const struct http_route *route;
   struct token_claim caller; /* roles 0: no token was asked for */
   struct digest token;       /* that was shown */
