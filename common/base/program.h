@@ -13,7 +13,7 @@
 #include "common/base/rc.h"
 #include "common/base/service_limits.h"
 
-/* The files of TLS, each "" where it is not named: common/http/tls.h. */
+/* The files of TLS, each "" where it is not named: common/http/trust/tls.h. */
 struct tls_settings {
   const char *cert, *key;  /* a listener's, and shown to peers that ask for one */
   const char *ca;          /* who signs peers' certificates */

@@ -34,8 +34,8 @@
 #include "common/base/arena.h"
 #include "common/base/buf.h"
 #include "common/base/rc.h"
-#include "common/http/roles.h"
-#include "common/http/tokens.h"
+#include "common/http/trust/roles.h"
+#include "common/http/trust/tokens.h"
 #include "common/json/json.h"
 
 struct http_request; /* one exchange */

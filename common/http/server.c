@@ -42,8 +42,8 @@
 #include "common/http/route.h"
 #include "common/http/server_state.h"
 #include "common/http/status.h"
-#include "common/http/tls.h"
-#include "common/http/tls_material.h"
+#include "common/http/trust/tls.h"
+#include "common/http/trust/tls_material.h"
 #include "common/http/tls_server.h"
 #include "common/http/watcher.h"
 

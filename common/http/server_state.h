@@ -31,7 +31,7 @@
 #include <stdatomic.h>
 
 #include "common/base/service_limits.h"
-#include "common/http/access.h"
+#include "common/http/trust/access.h"
 #include "common/http/connections.h"
 #include "common/http/handler.h"
 #include "common/http/trace.h"

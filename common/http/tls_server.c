@@ -19,8 +19,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "common/http/tls.h"
-#include "common/http/tls_material.h"
+#include "common/http/trust/tls.h"
+#include "common/http/trust/tls_material.h"
 
 const char tls_server_priorities[] =
     "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2:-KX-ALL:+ECDHE-ECDSA:+ECDHE-RSA:-CIPHER-ALL:+AES-128-GCM:+AES-256-GCM:"

@@ -11,8 +11,8 @@
 #include "common/base/program.h"
 #include "common/base/signals.h"
 #include "common/comm/fabric_open.h"
-#include "common/http/access.h"
-#include "common/http/tls.h"
+#include "common/http/trust/access.h"
+#include "common/http/trust/tls.h"
 #include "services/generation-server/fault.h"
 #include "services/generation-server/api/server.h"
 

@@ -7,8 +7,8 @@
 #include "common/base/log.h"
 #include "common/base/program.h"
 #include "common/base/signals.h"
-#include "common/http/access.h"
-#include "common/http/tls.h"
+#include "common/http/trust/access.h"
+#include "common/http/trust/tls.h"
 #include "services/rollout-agent/api/agent.h"
 #include "services/rollout-agent/engine/wires.h"
 

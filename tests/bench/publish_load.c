@@ -20,7 +20,7 @@
 #include "common/base/log.h"
 #include "common/base/pool.h"
 #include "common/client/generation_client.h"
-#include "common/http/tls.h"
+#include "common/http/trust/tls.h"
 #include "common/model/device.h"
 #include "common/model/network/model.h"
 #include "common/safetensors/safetensors.h"

@@ -6,7 +6,7 @@
 
 #include "common/base/file.h"
 #include "common/base/limits.h"
-#include "common/http/tls.h"
+#include "common/http/trust/tls.h"
 
 enum { CALL_MS = 60000, ANSWER_BYTES_MAX = 128 << 20 };
 

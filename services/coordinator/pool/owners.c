@@ -1,7 +1,7 @@
 /* Judges whose a name is, and keeps the record of names short. */
 #include "services/coordinator/pool/owners.h"
 
-#include "common/http/access.h"
+#include "common/http/trust/access.h"
 #include "services/coordinator/store/ids.h"
 
 enum { PRUNED_AT_ONCE = 8 };

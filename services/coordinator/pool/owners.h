@@ -1,4 +1,4 @@
-/* Whose a worker's name is: the holder's of the token that took it (common/http/tokens.h).
+/* Whose a worker's name is: the holder's of the token that took it (common/http/trust/tokens.h).
  *
  * A name is taken by its first registration and stays taken when its worker is gone: its newest row in the database says
  * whose it is.  It is free again once no token of that holder is accepted any more; an admin may take any.  Without tokens,

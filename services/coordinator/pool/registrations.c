@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "common/http/access.h"
+#include "common/http/trust/access.h"
 #include "services/coordinator/writer/core.h"
 
 static uint64_t key_of(struct digest_state *s) {

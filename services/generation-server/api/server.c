@@ -15,8 +15,8 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/program.h"
-#include "common/http/access.h"
-#include "common/http/tls.h"
+#include "common/http/trust/access.h"
+#include "common/http/trust/tls.h"
 #include "services/generation-server/api/routes.h"
 #include "services/generation-server/api/server_state.h"
 

@@ -10,7 +10,7 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/program.h"
-#include "common/http/tls.h"
+#include "common/http/trust/tls.h"
 #include "services/rollout-agent/api/routes.h"
 
 enum { HTTP_THREADS = 1, HTTP_DRAIN_MS = 1000, HAND_BACK_MS = 5000 };

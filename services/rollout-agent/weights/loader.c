@@ -15,7 +15,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/queue.h"
-#include "common/http/tls.h"
+#include "common/http/trust/tls.h"
 #include "services/rollout-agent/weights/version_folder.h"
 
 enum { OLDER_BELIEVED = 3, RETRY_MIN_MS = 200, RETRY_MAX_MS = 10000, NAP_MS = 500, PROVE_SLACK_MS = 5000 };

@@ -19,7 +19,7 @@
 #include "common/base/log.h"
 #include "common/base/queue.h"
 #include "common/client/coordinator_client.h"
-#include "common/http/tls.h"
+#include "common/http/trust/tls.h"
 #include "common/client/lease_work.h"
 
 enum {

@@ -15,7 +15,7 @@
 #include "common/client/coordinator_client.h"
 #include "common/client/generation_client.h"
 #include "common/client/trainer_client.h"
-#include "common/http/access.h"
+#include "common/http/trust/access.h"
 #include "common/http/server.h"
 #include "common/wire/claim.h"
 

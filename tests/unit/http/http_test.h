@@ -22,7 +22,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/queue.h"
-#include "common/http/access.h"
+#include "common/http/trust/access.h"
 #include "common/http/client.h"
 #include "common/http/server.h"
 #include "common/http/status.h"

@@ -5,7 +5,7 @@
 #include <netinet/in.h>
 #include <string.h>
 
-#include "common/http/hosts.h"
+#include "common/http/trust/hosts.h"
 
 static struct hosts *opened(const char *list, const char *bind, const char *also) {
   struct hosts *h;

@@ -7,8 +7,8 @@
 
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/http/roles.h"
-#include "common/http/tokens.h"
+#include "common/http/trust/roles.h"
+#include "common/http/trust/tokens.h"
 #include "tests/unit/base/scratch.h"
 
 #define ADMIN  "admin-token-0123456789"

@@ -6,9 +6,9 @@
 #define LEASEHOLD_HTTP_ACCESS_H
 
 #include "common/base/program.h"
-#include "common/http/hosts.h"
-#include "common/http/roles.h"
-#include "common/http/tokens.h"
+#include "common/http/trust/hosts.h"
+#include "common/http/trust/roles.h"
+#include "common/http/trust/tokens.h"
 
 struct http_access {
   struct tokens *tokens;

@@ -2,7 +2,7 @@
  *
  * By GnuTLS, which libmicrohttpd serves with.  libcurl is handed the same bytes, never the files, so that a pair that is
  * being replaced is not read half old and half new. */
-#include "common/http/tls_material.h"
+#include "common/http/trust/tls_material.h"
 
 #include <gnutls/x509.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Reads --allow-hosts and looks hosts up in it.
  *
  * All addresses are compared as IPv6 ones, IPv4's as ::ffff:a.b.c.d: however an address is written, it is one. */
-#include "common/http/hosts.h"
+#include "common/http/trust/hosts.h"
 
 #include <arpa/inet.h>
 #include <curl/curl.h>

@@ -1,5 +1,5 @@
 /* Makes a process's tokens and allowed hosts of its flags, and refuses to be open to a network by oversight. */
-#include "common/http/access.h"
+#include "common/http/trust/access.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 /* Reads tokens, judges those that callers present, and reads them again when their files have changed. */
-#include "common/http/tokens.h"
+#include "common/http/trust/tokens.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include "common/base/file.h"
 #include "common/base/limits.h"
 #include "common/base/log.h"
-#include "common/http/roles.h"
+#include "common/http/trust/roles.h"
 
 enum { TOKEN_FILE_BYTES = LIMIT_TOKENS * (TOKEN_BYTES_MAX + LIMIT_NAME_MAX), FILE_ROLES = 4 };
 

@@ -3,13 +3,13 @@
  * A certificate holds for names, and in a pool that grows the machines' names are not known when it is made.  With
  * --tls-peer-name every peer's certificate must hold for that one name in the place of its URL's host: libcurl is given a
  * URL of that name, and told to connect to the host all the same. */
-#include "common/http/tls_client.h"
+#include "common/http/trust/tls_client.h"
 
 #include <stdio.h>
 #include <strings.h>
 
-#include "common/http/tls.h"
-#include "common/http/tls_material.h"
+#include "common/http/trust/tls.h"
+#include "common/http/trust/tls_material.h"
 
 enum { CA_KEPT_S = 60, /* then a file of authorities is read again by a new connection, so that it can be replaced */
        CONNECT_TO_BYTES = 600 };

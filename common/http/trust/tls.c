@@ -1,5 +1,5 @@
 /* Keeps the TLS material of this process, and reads its files again when they have changed: see tls.h. */
-#include "common/http/tls.h"
+#include "common/http/trust/tls.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/metrics.h"
-#include "common/http/tls_material.h"
+#include "common/http/trust/tls_material.h"
 
 /* How a file looked: a change of any of it is a reason to read the file again. */
 struct stamp {
