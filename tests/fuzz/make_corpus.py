@@ -192,13 +192,17 @@ def run_configs():
 
 def heads():
     return texts(
-        "aGET /v1/runs/r1?wait_ms=100&limit=5\nAuthorization: Bearer secret",
-        "aPOST /v1/runs\nAuthorization: Bearer secret\nContent-Length: 12\nContent-Type: application/json",
+        "aGET /v1/runs/r1?wait_ms=100&limit=5\nAuthorization: Bearer secret-of-admins",
+        "aPOST /v1/runs\nAuthorization: Bearer secret-of-admins\nContent-Length: 12\nContent-Type: application/json",
         "bPUT /v1/leases/r1.0.2.0-1/result\nX-Leasehold-Epoch: 1\nX-Leasehold-Fence: 2\nX-Leasehold-Worker: w3\n"
         "Content-Type: application/octet-stream\nContent-Length: 4000000",
         "bPOST /v1/workers/w%31/heartbeat?all=1&id=%7e+x\nTransfer-Encoding: chunked\nExpect: 100-continue",
         "bDELETE /v1/runs/..%2f..%2fetc", "bGET /healthz?a=1&a=2", "bGET /v1/a/b/c/d/e/f/g/h/i/j/k/l/m/n/o/p/q",
-        "aGET /?limit=99999999999999999999&all=-1&run=%00", "GET")
+        "aGET /?limit=99999999999999999999&all=-1&run=%00", "GET",
+        "aGET /v1/runs/r1\nAuthorization: Bearer secret-of-viewers\nHost: a.example:8000",
+        "aPOST /v1/workers/w1/heartbeat\nAuthorization: Bearer secret-of-viewers\nContent-Length: 2",
+        "bPOST /v1/runs\nHost: a\nHost: b\nContent-Length: 1\nContent-Length: 2\nTransfer-Encoding: chunked",
+        "bPOST /v1/runs\nHost: rebound.example\nOrigin: http://rebound.example\nSec-Fetch-Site: cross-site\nContent-Length: 2")
 
 
 def line_files():
