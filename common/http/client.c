@@ -303,10 +303,14 @@ static enum rc explain(const struct http_client *c, const struct exchange *x, CU
     return err_set(err, RC_UNAVAILABLE, NULL,
                    "%s %s: its certificate is refused: %s (authorities that are trusted: %s)", call->method, call->url,
                    detail, ca_file[0] ? ca_file : "the system's");
-  if (code == CURLE_SSL_CONNECT_ERROR)
+  if (code == CURLE_SSL_CONNECT_ERROR) {
+    const bool ended = strstr(detail, "SSL_ERROR_SYSCALL") != NULL; /* it may have said so, and reset the connection behind it */
     return err_set(err, RC_UNAVAILABLE, NULL,
                    "%s %s: no connection by TLS could be made: %s%s", call->method, call->url, detail,
-                   strstr(detail, "wrong version number") != NULL ? "; that port speaks plain http" : "");
+                   strstr(detail, "wrong version number") != NULL ? "; that port speaks plain http"
+                   : ended                                        ? "; that port may speak plain http"
+                                                                  : "");
+  }
   return err_set(err, RC_UNAVAILABLE, NULL, "%s %s: %s", call->method, call->url, detail);
 }
 

@@ -65,7 +65,9 @@ def test_fastest_kernels_differ_by_roundings_that_are_shown(base_model, tmp_path
     with cluster_on_device(tmp_path, base_model, "--exactness", "fastest") as cluster:
         cluster.add_server("gen-1", *DEVICE, "--slots", 6, bin_dir=DEVICE_BIN)
         cluster.add_server("gen-2", *DEVICE, "--slots", 6, "--exactness", "fastest", bin_dir=DEVICE_BIN)
-        promised = {w["name"]: w["exactness"] for w in call("GET", cluster.coordinator.url + "/v1/workers")["workers"]}
+        workers = lambda: call("GET", cluster.coordinator.url + "/v1/workers")["workers"]
+        cluster.wait_until("all three are registered", lambda: len(workers()) == 3, 60)
+        promised = {w["name"]: w["exactness"] for w in workers()}
         assert promised == {"trainer": "fastest", "gen-1": "invariant", "gen-2": "fastest"}
         run = cluster.create_run(small)
         for round_ in range(ROUNDS):

@@ -219,7 +219,7 @@ def test_plain_http_on_a_tls_port_is_answered_and_noise_ends(cluster):
     with Standalone(cluster.folder) as alone:
         unsafe = alone.start("unsafe", "coordinator", ["--db", cluster.folder / "unsafe.db"])
         done = subprocess.run([BIN / "leasehold", "workers", "--coordinator", unsafe.url.replace("http:", "https:")], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 3 and "that port speaks plain http" in done.stderr, done
+    assert done.returncode == 3 and re.search("that port (speaks|may speak) plain http", done.stderr), done
     assert answer(cluster.coordinator.url, "/healthz", cluster.tls.context)[0] == 200
 
 
@@ -359,6 +359,8 @@ def test_the_compose_override_gives_every_service_its_files(tmp_path):
     services = yaml.safe_load(shown.stdout)["services"]
     assert set(services) == set(yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"])
     for name, service in services.items():
+        if name == "prometheus":  # Debian's program, which speaks to others only
+            continue
         own = service["environment"]
         known = subprocess.run([BIN / service["command"][0], "--help"], check=True, capture_output=True, text=True, timeout=60).stdout
         tls = {variable: value for variable, value in own.items() if variable.startswith("LEASEHOLD_TLS_")}
