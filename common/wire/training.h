@@ -120,8 +120,18 @@ struct batch_group {
   /* Its samples bring the log-probabilities of the run's version 0, as a pass computed them (passes.h), and the trainer
    * computes none; only of a run with a KL term.  false is left out of messages. */
   bool has_reference;
+  int64_t ordinal; /* in its round, refills counted; of a check, else 0 and left out of messages */
+  /* Of a check: where all draws are the same the trainer may take its gradient at once; the batch that has the same group
+   * later finds it done.  false is left out of messages. */
+  bool ahead;
   struct batch_sample *samples;
   size_t sample_count;
+};
+/* What the uniforms of a batch's tokens are keyed by, besides their group, sample and position (base/philox.h). */
+struct draw_check {
+  bool wanted; /* false: the batch is trained on, and the message has no check */
+  uint64_t seed;
+  int64_t round;
 };
 struct submit_batch {
   const char *batch_id; /* "r7.12.b0" */
@@ -129,6 +139,9 @@ struct submit_batch {
   uint64_t epoch, fence;
   int64_t version;
   int32_t after_steps; /* inner steps of the round that come before; 0 is left out of messages */
+  /* Wanted: nothing is trained on, but groups `ahead`.  The trainer draws every token of the groups' samples, which are all of a group's, in
+   * order, again: from its own logits and the token's uniform.  The answer names the first that differs of each sample. */
+  struct draw_check check;
   struct batch_group *groups;
   size_t group_count;
 };
@@ -140,6 +153,13 @@ struct sample_logprobs {
   const char *id;
   struct json_f32s logprobs;  /* one per trained token */
   struct json_f32s entropies; /* of the distributions behind them, in nats, where they are told: as many, or none */
+};
+/* The first token of a sample that the batch's version would not have drawn. */
+struct draw_difference {
+  const char *id;
+  int32_t position; /* in the completion */
+  int32_t token;    /* that it would have drawn */
+  float logprob;    /* of that one; the given one's is among the sample's */
 };
 /* SHA-256 over every sample's id, count and float32s, in order: two sides compare 32 bytes instead of all numbers. */
 void logprobs_digest(struct digest *out, const struct sample_logprobs *samples, size_t count);
@@ -163,6 +183,8 @@ struct batch_status {
   size_t sample_count;           /* when done; 0 when only their digest was asked for (logprobs=0) */
   int numbers;                   /* STATUS_*, to be written; 0: STATUS_LOGPROBS.  As JSON entropies come beside these only */
   struct digest logprobs_sha256; /* when done, else zero: logprobs_digest */
+  struct draw_difference *differences; /* when done: of a check; none is left out of messages */
+  size_t difference_count;
   struct batch_stats stats;
   struct interval *intervals; /* when done: what the engine did since the last answer, until the end of this batch */
   size_t interval_count;
@@ -285,6 +307,8 @@ enum rc batch_status_decode_tensors(struct batch_status *m, const void *bytes, s
 /* Of what a batch asks for, in whichever form it came: everything but epoch, fence and the reference's
  * log-probabilities, which are the same wherever they are computed: a batch may come again with or without them. */
 void submit_batch_digest(struct digest *out, const struct submit_batch *m);
+/* Of a group's samples, likewise. */
+void batch_group_digest(struct digest *out, const struct batch_group *g);
 void submit_step_encode(const struct submit_step *m, struct buf *out);
 enum rc submit_step_decode(struct submit_step *m, const struct json *body, struct arena *arena, struct err *err);
 void step_status_encode(const struct step_status *m, struct buf *out);

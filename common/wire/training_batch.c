@@ -86,6 +86,8 @@ static void group_write(const struct batch_group *g, bool numbers, struct json_w
   json_object_begin(w);
   json_kv_string(w, "id", g->id);
   if (g->has_reference) json_kv_bool(w, "reference", true);
+  if (g->ordinal != 0) json_kv_int(w, "ordinal", g->ordinal);
+  if (g->ahead) json_kv_bool(w, "ahead", true);
   json_key(w, "samples");
   json_array_begin(w);
   for (size_t i = 0; i < g->sample_count; i++) {
@@ -117,6 +119,8 @@ enum rc batch_group_read(void *item, const struct json *value, item_read sample,
   const struct json *samples = NULL;
   const struct json_field fields[] = {WIRE_NAME("id", g->id),
                                       {.name = "reference", .kind = FIELD_BOOL, .target = &g->has_reference},
+                                      {.name = "ordinal", .kind = FIELD_I64, .target = &g->ordinal, .min = 0, .max = UINT32_MAX},
+                                      {.name = "ahead", .kind = FIELD_BOOL, .target = &g->ahead},
                                       WIRE_VALUE("samples", samples)};
   const enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
   return rc ? rc : batch_samples_read(g, samples, sample, arena, err);
@@ -136,6 +140,23 @@ static enum rc group_read(void *item, const struct json *value, struct arena *ar
   return rc;
 }
 
+static void check_write(const struct draw_check *c, struct json_writer *w) {
+  json_key(w, "check");
+  json_object_begin(w);
+  json_kv_u64(w, "seed", c->seed);
+  json_kv_int(w, "round", c->round);
+  json_object_end(w);
+}
+
+static enum rc check_read(struct draw_check *c, const struct json *value, struct arena *arena, struct err *err) {
+  const struct json_field fields[] = {WIRE_U64("seed", c->seed), WIRE_I64("round", c->round)};
+  if (!value) return RC_OK;
+  c->wanted = true;
+  const enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
+  if (rc != RC_OK) err_in_field(err, "check");
+  return rc;
+}
+
 void submit_batch_write(const struct submit_batch *m, bool numbers, struct buf *out) {
   struct json_writer w;
   json_writer_init(&w, out);
@@ -146,6 +167,7 @@ void submit_batch_write(const struct submit_batch *m, bool numbers, struct buf *
   json_kv_u64(&w, "fence", m->fence);
   json_kv_int(&w, "version", m->version);
   if (m->after_steps != 0) json_kv_int(&w, "after_steps", m->after_steps);
+  if (m->check.wanted) check_write(&m->check, &w);
   json_key(&w, "groups");
   json_array_begin(&w);
   for (size_t i = 0; i < m->group_count; i++) group_write(&m->groups[i], numbers, &w);
@@ -158,16 +180,17 @@ void submit_batch_encode(const struct submit_batch *m, struct buf *out) { submit
 enum rc submit_batch_read(struct submit_batch *m, const struct json *body, item_read group, struct arena *arena,
                           struct err *err) {
   *m = (struct submit_batch){0};
-  const struct json *groups = NULL;
+  const struct json *groups = NULL, *check = NULL;
   const struct json_field fields[] = {
       WIRE_NAME("batch_id", m->batch_id), WIRE_NAME("run", m->run),        WIRE_U64("epoch", m->epoch),
       WIRE_U64("fence", m->fence),        WIRE_I64("version", m->version), WIRE_AFTER_STEPS(m->after_steps),
-      WIRE_VALUE("groups", groups),
+      WIRE_VALUE("groups", groups),       {.name = "check", .kind = FIELD_VALUE, .target = &check},
   };
   const struct wire_list list = {
       .name = "groups", .min = 1, .max = LIMIT_GROUPS_PER_ROUND, .item_size = sizeof *m->groups, .read = group};
   void *items = NULL;
   enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
+  if (rc == RC_OK) rc = check_read(&m->check, check, arena, err);
   if (rc == RC_OK) rc = wire_items(&list, &items, &m->group_count, groups, arena, err);
   if (rc) return rc;
   m->groups = items;
@@ -203,12 +226,25 @@ void submit_batch_digest(struct digest *out, const struct submit_batch *m) {
   digest_update_text(&d, m->run);
   digest_update_u64(&d, (uint64_t)m->version);
   digest_update_u32(&d, (uint32_t)m->after_steps);
+  if (m->check.wanted) {
+    digest_update_text(&d, "check");
+    digest_update_u64(&d, m->check.seed);
+    digest_update_u64(&d, (uint64_t)m->check.round);
+  }
   digest_update_u64(&d, m->group_count);
   for (size_t g = 0; g < m->group_count; g++) {
     digest_update_text(&d, m->groups[g].id);
+    if (m->check.wanted) digest_update_u64(&d, (uint64_t)m->groups[g].ordinal << 1 | m->groups[g].ahead);
     digest_update_u64(&d, m->groups[g].sample_count);
     for (size_t i = 0; i < m->groups[g].sample_count; i++) sample_digest(&d, &m->groups[g].samples[i]);
   }
+  digest_end(out, &d);
+}
+
+void batch_group_digest(struct digest *out, const struct batch_group *g) {
+  struct digest_state d;
+  digest_begin(&d);
+  for (size_t i = 0; i < g->sample_count; i++) sample_digest(&d, &g->samples[i]);
   digest_end(out, &d);
 }
 
@@ -326,6 +362,28 @@ static void sample_logprobs_write(const struct sample_logprobs *s, bool entropie
   json_object_end(w);
 }
 
+static void difference_write(const struct draw_difference *d, struct json_writer *w) {
+  json_object_begin(w);
+  json_kv_string(w, "id", d->id);
+  json_kv_int(w, "position", d->position);
+  json_kv_int(w, "token", d->token);
+  json_kv_f32(w, "logprob", d->logprob);
+  json_object_end(w);
+}
+
+static enum rc difference_read(void *item, const struct json *value, struct arena *arena, struct err *err) {
+  struct draw_difference *d = item;
+  const struct json *logprob = NULL;
+  double number = 0;
+  const struct json_field fields[] = {WIRE_NAME("id", d->id), WIRE_I32("position", d->position, 0, LIMIT_SEQUENCE_TOKENS),
+                                      WIRE_I32("token", d->token, 0, LIMIT_VOCABULARY - 1),
+                                      WIRE_VALUE("logprob", logprob)};
+  enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
+  if (rc == RC_OK) rc = wire_number_or_nan(&number, "logprob", logprob, err);
+  d->logprob = NAN;
+  return rc == RC_OK && !isnan(number) ? wire_float(&d->logprob, "logprob", number, err) : rc;
+}
+
 /* Before the batch is done there are no samples and no intervals, stats and the digest are null; only a failed one has
  * an error. */
 void batch_status_write(const struct batch_status *m, bool numbers, struct buf *out) {
@@ -346,6 +404,12 @@ void batch_status_write(const struct batch_status *m, bool numbers, struct buf *
   }
   json_array_end(&w);
   wire_kv_digest_or_null(&w, "logprobs_sha256", &m->logprobs_sha256);
+  if (done && m->difference_count > 0) {
+    json_key(&w, "differences");
+    json_array_begin(&w);
+    for (size_t i = 0; i < m->difference_count; i++) difference_write(&m->differences[i], &w);
+    json_array_end(&w);
+  }
   json_key(&w, "stats");
   if (done)
     stats_write(&m->stats, &w);
@@ -362,7 +426,7 @@ enum rc batch_status_read(struct batch_status *m, const struct json *body, item_
                           struct err *err) {
   *m = (struct batch_status){0};
   const char *state = NULL;
-  const struct json *error = NULL, *samples = NULL, *stats = NULL, *intervals = NULL;
+  const struct json *error = NULL, *samples = NULL, *stats = NULL, *intervals = NULL, *differences = NULL;
   bool has_digest = false;
   const struct json_field fields[] = {
       WIRE_NAME("batch_id", m->batch_id),
@@ -371,20 +435,27 @@ enum rc batch_status_read(struct batch_status *m, const struct json *body, item_
       WIRE_VALUE("samples", samples),
       WIRE_VALUE("stats", stats),
       WIRE_VALUE("intervals", intervals),
+      {.name = "differences", .kind = FIELD_VALUE, .target = &differences},
       {.name = "logprobs_sha256", .kind = FIELD_DIGEST, .target = &m->logprobs_sha256, .present = &has_digest},
   };
   const struct wire_list list = {.name = "samples",
                                  .max = (size_t)LIMIT_GROUPS_PER_ROUND * LIMIT_SAMPLES_PER_GROUP,
                                  .item_size = sizeof *m->samples,
                                  .read = sample};
-  void *items = NULL;
+  const struct wire_list different = {.name = "differences",
+                                      .max = (size_t)LIMIT_GROUPS_PER_ROUND * LIMIT_SAMPLES_PER_GROUP,
+                                      .item_size = sizeof *m->differences,
+                                      .read = difference_read};
+  void *items = NULL, *found = NULL;
   enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
   if (rc == RC_OK) rc = job_state_read(&m->state, state, err);
   if (rc == RC_OK) rc = wire_error_read(&m->error, error, arena, err);
   if (rc == RC_OK) rc = wire_items(&list, &items, &m->sample_count, samples, arena, err);
+  if (rc == RC_OK) rc = wire_items(&different, &found, &m->difference_count, differences, arena, err);
   if (rc == RC_OK) rc = intervals_read(&m->intervals, &m->interval_count, intervals, arena, err);
   if (rc) return rc;
   m->samples = items;
+  m->differences = found;
   if ((m->state == JOB_FAILED) != (m->error.rc != RC_OK))
     return err_set(err, RC_INVALID, "error", "expected an error exactly when the state is \"failed\", got state \"%s\"",
                    state);

@@ -75,6 +75,7 @@ struct learner {
   double entropy_sum; /* of the last learner_gradients */
   float *entropies;   /* where it writes them, or NULL */
   struct sampling_params cut; /* without temperature, which comes with a call */
+  const struct token_draws *draws; /* borrowed; NULL: nothing is drawn */
   entropy_gradient entropy_term;
 };
 
@@ -274,6 +275,8 @@ void learner_share_rows(struct learner *l, bool share) { l->chunk.shares = share
 
 void learner_set_cut(struct learner *l, const struct sampling_params *cut) { l->cut = *cut; }
 
+void learner_set_draws(struct learner *l, const struct token_draws *draws) { l->draws = draws; }
+
 /* --- the head --- */
 
 static int block_rows(const struct chunk *c, int first) {
@@ -296,9 +299,23 @@ static void head_logits(struct learner *l, const struct weights *w, const void *
   ops->move_rows(ops, l->head.logits, l->head.logits, staged, rows, bytes); /* where[i] <= i */
 }
 
-/* Log-probabilities of the whole chunk; the last block's logits stay in l->head.logits. */
+/* From the block's logits; at: the block's first token among all scored ones of the call. */
+static void head_draw(struct learner *l, float temperature, size_t at, int rows) {
+  const struct ops *ops = l->model->ops;
+  struct draw draws[HEAD_ROWS];
+  for (int i = 0; i < rows; i++)
+    draws[i] = (struct draw){.row = i, .temperature = temperature, .u = l->draws->uniform[at + (size_t)i]};
+  ops->sample(ops, draws, rows, l->head.logits, l->model->config.vocabulary);
+  for (int i = 0; i < rows; i++) {
+    l->draws->token[at + (size_t)i] = draws[i].token;
+    l->draws->logprob[at + (size_t)i] = draws[i].logprob;
+  }
+}
+
+/* Log-probabilities of the whole chunk, before which the call has scored `before` tokens; the last block's logits stay in
+ * l->head.logits. */
 static void head_forward(struct learner *l, const struct weights *w, const void *hidden, float temperature,
-                         bool entropy) {
+                         bool entropy, size_t before) {
   const struct ops *ops = l->model->ops;
   struct chunk *c = &l->chunk;
   for (int first = 0; first < c->scored; first += HEAD_ROWS) {
@@ -307,6 +324,7 @@ static void head_forward(struct learner *l, const struct weights *w, const void 
     ops->logprob(ops, listed(l, c->logprob + first), listed(l, c->lse + first),
                  entropy ? listed(l, c->entropy + first) : NULL, l->head.logits, listed(l, c->target + first),
                  temperature, rows, l->model->config.vocabulary);
+    if (l->draws) head_draw(l, temperature, before + (size_t)first, rows);
   }
   const size_t bytes = (size_t)c->scored * sizeof(float);
   ops_fetch(ops, c->logprob, listed(l, c->logprob), bytes);
@@ -713,7 +731,7 @@ enum rc learner_logprobs(struct learner *l, const struct weights *w, const struc
     const struct chunk *c = &l->chunk;
     done += run_chunk(l, w, samples + done, count - done, false, &hidden);
     if (!hidden) continue;
-    head_forward(l, w, hidden, temperature, entropy != NULL);
+    head_forward(l, w, hidden, temperature, entropy != NULL, first);
     memcpy(logprob + first, c->logprob, (size_t)c->scored * sizeof *logprob);
     if (entropy) memcpy(entropy + first, c->entropy, (size_t)c->scored * sizeof *entropy);
     first += (size_t)c->scored;
@@ -741,7 +759,7 @@ static enum rc gradients(struct learner *l, const struct weights *w, const struc
     struct chunk *c = &l->chunk;
     done += run_chunk(l, w, samples + done, count - done, true, &hidden);
     if (!hidden) continue;
-    head_forward(l, w, hidden, temperature, true);
+    head_forward(l, w, hidden, temperature, true, (size_t)first);
     for (int i = 0; i < c->scored; i++) l->entropy_sum += (double)c->entropy[i];
     if (l->entropies) memcpy(l->entropies + first, c->entropy, (size_t)c->scored * sizeof *l->entropies);
     loss(loss_context, first, c->scored, c->logprob, c->dlogprob);

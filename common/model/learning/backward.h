@@ -57,6 +57,16 @@ void learner_set_cut(struct learner *l, const struct sampling_params *cut);
 enum rc learner_logprobs(struct learner *l, const struct weights *w, const struct train_sample *samples, int count,
                          float temperature, float *logprob, float *entropy, struct err *err);
 
+/* What the sampler would have drawn where the scored tokens stand: one entry for each of them, samples in order. */
+struct token_draws {
+  const float *uniform; /* the token's, as the sampler had it: in (0,1) */
+  int32_t *token;       /* results, the host's */
+  float *logprob;       /* of that token, in the row that it is drawn from */
+};
+/* From now on the calls below draw too, from the very logits that they take the log-probabilities of, by the same
+ * ops->sample as the sampler: to the same bits where the weights are the same.  NULL, as at first: they do not. */
+void learner_set_draws(struct learner *l, const struct token_draws *draws);
+
 /* Called per chunk between the forward and the backward, in order: given the chunk's log-probabilities (scored tokens
  * from index `first` on, `count` of them), writes dloss/dlogprob. */
 typedef void (*loss_gradient)(void *context, int first, int count, const float *logprob, float *dlogprob);

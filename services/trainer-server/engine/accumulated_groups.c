@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 _Static_assert(LIMIT_GROUPS_PER_ROUND < UINT16_MAX, "an index plus 1 fits a slot");
@@ -31,10 +32,29 @@ void accumulated_add(struct accumulated *a, const char *id) {
   struct accumulated_group *g = &a->groups[a->count++];
   snprintf(g->id, sizeof g->id, "%s", id);
   g->answered = false;
+  g->kept = NULL;
   *slot = (uint16_t)a->count;
 }
 
+bool accumulated_keep(struct accumulated_group *g, const struct digest *content, const struct batch_stats *stats,
+                      const struct sample_logprobs *samples, size_t count) {
+  size_t total = 0, at = 0;
+  for (size_t i = 0; i < count; i++) total += samples[i].logprobs.count;
+  struct kept_unit *k = malloc(sizeof *k + total * sizeof k->logprobs[0]);
+  if (!k) return false;
+  k->content = *content;
+  k->stats = *stats;
+  k->count = total;
+  for (size_t i = 0; i < count; i++) {
+    memcpy(k->logprobs + at, samples[i].logprobs.items, samples[i].logprobs.count * sizeof k->logprobs[0]);
+    at += samples[i].logprobs.count;
+  }
+  g->kept = k;
+  return true;
+}
+
 void accumulated_clear(struct accumulated *a) {
+  for (size_t i = 0; i < a->count; i++) free(a->groups[i].kept);
   if (a->count) memset(a->slots, 0, sizeof a->slots);
   a->count = 0;
 }

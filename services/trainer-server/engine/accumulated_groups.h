@@ -8,14 +8,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/base/limits.h"
+#include "common/wire/training.h"
 
 enum { ACCUMULATED_SLOTS = 4 * LIMIT_GROUPS_PER_ROUND };
 
-/* answered: false when its batch failed afterwards for want of memory; then only its log-probabilities are still owed. */
+/* answered: false when its batch failed afterwards for want of memory, or when a check took it ahead of its batch; then
+ * only its results are still owed. */
 struct accumulated_group {
   char id[LIMIT_NAME_MAX];
   bool answered;
+  struct kept_unit *kept; /* of one that was taken ahead, else NULL */
+};
+/* What the batch of a group that was taken ahead is answered with. */
+struct kept_unit {
+  struct digest content; /* batch_group_digest */
+  struct batch_stats stats;
+  size_t count;
+  float logprobs[]; /* [count], sample after sample */
 };
 
 struct accumulated {
@@ -28,6 +37,9 @@ struct accumulated {
 struct accumulated_group *accumulated_find(struct accumulated *a, const char *id);
 /* A group that is not in it yet; asserts that there is room: see batch_check. */
 void accumulated_add(struct accumulated *a, const char *id);
+/* One that was just added was taken ahead; false when memory is refused: it will be computed once more. */
+bool accumulated_keep(struct accumulated_group *g, const struct digest *content, const struct batch_stats *stats,
+                      const struct sample_logprobs *samples, size_t count);
 void accumulated_clear(struct accumulated *a);
 
 #endif

@@ -54,15 +54,18 @@ static enum rc batch_check(struct engine *e, const struct submit_batch *in, stru
   if (e->next_step.pending)
     return err_set(err, RC_CONFLICT, "version", "step %s was taken and is not durable yet; submit it again first",
                    e->next_step.pending_id);
+  if (in->check.wanted) return RC_OK;
   if ((rc = step_check_order(e, in->after_steps, err)) != RC_OK) return rc;
   for (size_t g = 0; g < in->group_count; g++) {
     const struct accumulated_group *known = accumulated_find(e->next_step.accumulated, in->groups[g].id);
     if (known && known->answered)
       return err_set(err, RC_CONFLICT, "groups", "group %s has been accumulated since the last step", in->groups[g].id);
   }
-  if (e->next_step.accumulated->count + in->group_count > LIMIT_GROUPS_PER_ROUND) {
+  size_t more = 0;
+  for (size_t g = 0; g < in->group_count; g++) more += !accumulated_find(e->next_step.accumulated, in->groups[g].id);
+  if (e->next_step.accumulated->count + more > LIMIT_GROUPS_PER_ROUND) {
     return err_set(err, RC_TOO_LARGE, "groups", "a step takes at most %d groups, %zu were accumulated and %zu came",
-                   LIMIT_GROUPS_PER_ROUND, e->next_step.accumulated->count, in->group_count);
+                   LIMIT_GROUPS_PER_ROUND, e->next_step.accumulated->count, more);
   }
   return RC_OK;
 }
@@ -114,6 +117,47 @@ static bool gradient_end(struct units_job *j, size_t g, struct lane *lane) {
   return j->work->adds[g] ? unit_add(j, lane) : true;
 }
 
+/* One group of a check: log-probabilities and draws under the version's weights, whatever inner steps there were.  One that
+ * is taken ahead has its gradient from the same pass; it goes into the sums where no draw differs. */
+static enum rc check_unit(struct units_job *j, size_t g, struct lane *lane, struct timeline *timeline, struct err *err) {
+  struct engine *e = j->engine;
+  const struct submit_batch *in = j->work->in;
+  const struct batch_group *group = &in->groups[g];
+  const bool ahead = j->work->adds[g];
+  const struct unit_policies policies = {
+      .current = e->round.inner_steps > 0 ? e->learning.behaviour : e->learning.weights,
+      .reference = ahead ? e->learning.reference : NULL};
+  struct unit unit;
+  struct unit_draws draws;
+  struct unit_result result;
+  bool poisoned = false;
+  pthread_mutex_lock(&j->mutex);
+  enum rc rc = unit_prepare(&unit, e->model, &policies, group, j->arena, err);
+  if (rc == RC_OK) rc = unit_draws_prepare(&draws, &unit, &in->check, group->ordinal, j->arena, err);
+  pthread_mutex_unlock(&j->mutex);
+  if (rc != RC_OK) return rc;
+  if (ahead) {
+    unit.draws = &draws.draws;
+    gradient_begin(j, g, lane, &unit);
+    rc = unit_compute(lane->learner, &policies, &e->run.unit, &unit, lane->gradient, &result, timeline, err);
+  } else {
+    rc = unit_draw(lane->learner, policies.current, &e->run.unit, &unit, &draws, &result, timeline, err);
+  }
+  if (rc != RC_OK) return rc;
+  unit_draws_compare(&draws, &unit, group);
+  if (ahead && draws.difference_count == 0) {
+    pthread_mutex_lock(&j->mutex);
+    poisoned = !gradient_end(j, g, lane);
+    pthread_mutex_unlock(&j->mutex);
+    if (timeline) result.compute_us += timeline_mark(timeline, CAUSE_COMPUTE, clock_monotonic_us());
+  }
+  struct unit_report *r = &j->work->reports[g];
+  *r = report_of(&result, group->sample_count, poisoned);
+  r->differences = draws.differences;
+  r->difference_count = draws.difference_count;
+  return RC_OK;
+}
+
 /* One group: log-probabilities and gradient, and the gradient into the sums.  timeline: NULL for lanes beside the
  * first. */
 static enum rc batch_unit(struct units_job *j, size_t g, struct lane *lane, struct timeline *timeline,
@@ -129,6 +173,7 @@ static enum rc batch_unit(struct units_job *j, size_t g, struct lane *lane, stru
   struct unit unit;
   struct unit_result result;
   bool poisoned = false;
+  if (in->check.wanted) return check_unit(j, g, lane, timeline, err);
   pthread_mutex_lock(&j->mutex);
   enum rc rc = unit_prepare(&unit, e->model, &policies, group, j->arena, err);
   pthread_mutex_unlock(&j->mutex);
@@ -162,7 +207,7 @@ static void units_part(void *context, int part) {
   const size_t g = (size_t)part;
   const int thread = pool_thread(e->ops->pool);
   struct err err = {0};
-  if (units_end(j)) return;
+  if (units_end(j) || j->work->reports[g].state != UNIT_ABSENT) return; /* its result was kept */
   enum rc rc = thread == 0 ? units_look(e, &err) : RC_OK;
   if (rc == RC_OK && unit_is_mine(j, g)) {
     rc = batch_unit(j, g, &e->learning.lanes[thread], thread == 0 ? &e->timeline : NULL, &err);
@@ -239,6 +284,58 @@ static int64_t kl_rounded(double kl) {
   return units > -1e15 && units < 1e15 ? (int64_t)(units < 0 ? units - 0.5 : units + 0.5) : 0;
 }
 
+/* Until the group's batch asks for it. */
+static void keep_ahead(struct engine *e, const struct batch_group *group, const struct unit_report *r) {
+  struct digest content;
+  batch_group_digest(&content, group);
+  accumulated_keep(accumulated_find(e->next_step.accumulated, group->id), &content, &r->stats, r->samples, r->sample_count);
+}
+
+/* A group that a check took ahead, as it comes in its batch: answered from what was kept. */
+static enum rc take_kept(struct unit_report *r, const struct kept_unit *kept, const struct batch_group *group,
+                         struct arena *arena, struct err *err) {
+  struct digest content;
+  size_t at = 0;
+  batch_group_digest(&content, group);
+  if (!digest_equal(&content, &kept->content))
+    return err_set(err, RC_CONFLICT, "groups", "group %s was taken ahead of its batch with other samples or advantages", group->id);
+  float *logprobs = arena_alloc(arena, kept->count + 1, sizeof *logprobs);
+  *r = (struct unit_report){.state = UNIT_DONE,
+                            .stats = kept->stats,
+                            .samples = arena_alloc(arena, group->sample_count + 1, sizeof *r->samples),
+                            .sample_count = group->sample_count};
+  if (!logprobs || !r->samples) return err_set(err, RC_NO_MEMORY, NULL, "the results of group %s were refused memory", group->id);
+  memcpy(logprobs, kept->logprobs, kept->count * sizeof *logprobs);
+  for (size_t i = 0; i < group->sample_count; i++) {
+    const struct batch_sample *s = &group->samples[i];
+    const size_t trained = wire_segments_trained(s->segments, s->segment_count);
+    r->samples[i] = (struct sample_logprobs){.id = s->id, .logprobs = {logprobs + at, trained}};
+    at += trained;
+  }
+  return RC_OK;
+}
+
+/* Whether a check may take a group ahead.  Of several ranks, and where the gradient goes into the sums before the last draw
+ * is known, none is; nor where a group's gradient needs what a teacher says. */
+static bool may_go_ahead(const struct engine *e, const struct batch_group *group) {
+  return group->ahead && ranks_alone(&e->ranks) && !e->learning.parts && e->run.training.update == UPDATE_STRICT &&
+         !e->run.training.teacher[0];
+}
+
+/* Which groups go into the sums, and the results of those that were taken ahead. */
+static enum rc units_plan(struct engine *e, const struct submit_batch *in, uint8_t *adds, struct unit_report *reports,
+                          struct arena *arena, struct err *err) {
+  size_t room = LIMIT_GROUPS_PER_ROUND - e->next_step.accumulated->count;
+  enum rc rc = RC_OK;
+  for (size_t g = 0; g < in->group_count && rc == RC_OK; g++) {
+    const struct accumulated_group *known = accumulated_find(e->next_step.accumulated, in->groups[g].id);
+    adds[g] = !known && (!in->check.wanted || (room > 0 && may_go_ahead(e, &in->groups[g])));
+    room -= adds[g];
+    if (known && known->kept && !in->check.wanted) rc = take_kept(&reports[g], known->kept, &in->groups[g], arena, err);
+  }
+  return rc;
+}
+
 /* Notes which groups are in the sums, in their order whichever rank computed them; also when the batch fails. */
 static enum rc batch_settle(struct engine *e, const struct batch_work *work, struct err *err) {
   const struct submit_batch *in = work->in;
@@ -246,10 +343,11 @@ static enum rc batch_settle(struct engine *e, const struct batch_work *work, str
   for (size_t g = 0; g < in->group_count; g++) {
     const struct unit_report *r = &work->reports[g];
     if (r->state == UNIT_FAILED && rc == RC_OK) rc = err_set(err, r->error.rc, r->error.field, "%s", r->error.message);
-    if (r->state != UNIT_DONE) continue;
+    if (r->state != UNIT_DONE || (!work->adds[g] && in->check.wanted)) continue;
     metric_add(e->metric_units, 1);
-    if (!work->adds[g]) continue;
+    if (!work->adds[g] || r->difference_count > 0) continue;
     accumulated_add(e->next_step.accumulated, in->groups[g].id);
+    if (in->check.wanted) keep_ahead(e, &in->groups[g], r);
     e->next_step.tokens += r->stats.tokens;
     e->round.loss += r->stats.loss;
     e->round.tokens += r->stats.tokens;
@@ -275,31 +373,43 @@ static enum rc batch_compute(struct engine *e, const struct batch_work *work, in
   return batch_settle(e, work, err);
 }
 
+/* The units' results, one behind the other; out has room. */
+static void answer_fill(struct batch_status *out, const struct submit_batch *in, const struct unit_report *reports) {
+  size_t at = 0;
+  for (size_t g = 0; g < in->group_count; g++) {
+    const struct unit_report *r = &reports[g];
+    memcpy(out->samples + at, r->samples, r->sample_count * sizeof *out->samples);
+    at += r->sample_count;
+    if (r->difference_count > 0)
+      memcpy(out->differences + out->difference_count, r->differences, r->difference_count * sizeof *out->differences);
+    out->difference_count += r->difference_count;
+    stats_add(&out->stats, &r->stats);
+  }
+  out->sample_count = at;
+}
+
 enum rc batch_job(struct engine *e, struct job *job, struct err *err) {
   const struct submit_batch *in = &job->in.batch;
   struct batch_status *out = &job->out.batch;
   enum rc rc = batch_check(e, in, err);
   if (rc != RC_OK) return rc;
-  size_t samples = 0, at = 0;
+  size_t samples = 0;
   int64_t waited_us = 0;
   for (size_t g = 0; g < in->group_count; g++) samples += in->groups[g].sample_count;
   memset(out, 0, sizeof *out);
   out->samples = arena_alloc(&job->arena, samples + 1, sizeof *out->samples);
+  if (in->check.wanted) out->differences = arena_alloc(&job->arena, samples + 1, sizeof *out->differences);
   uint8_t *adds = arena_alloc(&job->arena, in->group_count + 1, sizeof *adds);
   struct unit_report *reports = arena_alloc(&job->arena, in->group_count + 1, sizeof *reports);
-  if (!out->samples || !adds || !reports)
+  if (!out->samples || !adds || !reports || (in->check.wanted && !out->differences))
     return err_set(err, RC_NO_MEMORY, NULL, "the results of %zu samples were refused memory", samples);
-  for (size_t g = 0; g < in->group_count; g++) adds[g] = !accumulated_find(e->next_step.accumulated, in->groups[g].id);
+  if ((rc = units_plan(e, in, adds, reports, &job->arena, err)) != RC_OK) return rc;
   const struct batch_work work = {.in = in, .adds = adds, .first = e->next_step.accumulated->count, .reports = reports};
   if ((rc = batch_compute(e, &work, &waited_us, &job->arena, err)) != RC_OK) return rc;
-  out->sample_count = samples;
   out->stats.compute_us = waited_us;
-  for (size_t g = 0; g < in->group_count; g++) {
-    memcpy(out->samples + at, reports[g].samples, reports[g].sample_count * sizeof *out->samples);
-    at += reports[g].sample_count;
-    stats_add(&out->stats, &reports[g].stats);
-    accumulated_find(e->next_step.accumulated, in->groups[g].id)->answered = true;
-  }
+  answer_fill(out, in, reports);
+  if (in->check.wanted) return RC_OK; /* its stretch of the timeline goes with the next batch's */
+  for (size_t g = 0; g < in->group_count; g++) accumulated_find(e->next_step.accumulated, in->groups[g].id)->answered = true;
   metric_add(e->metric_tokens, (double)out->stats.tokens);
   timeline_take(&e->timeline, &out->intervals, &out->interval_count, 0, clock_wall_offset_us(), &job->arena);
   return RC_OK;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/base/clock.h"
+#include "common/base/philox.h"
 
 struct unit_loss {
   const struct unit_config *config;
@@ -269,6 +270,7 @@ enum rc unit_compute(struct learner *l, const struct unit_policies *policies, co
   learner_entropy_term(l, config->loss.entropy_coefficient != 0 ? unit_entropy_gradient : NULL);
   learner_entropies(l, unit->entropy);
   float *logprob = policies->behaviour ? NULL : unit->logprob;
+  learner_set_draws(l, unit->draws);
   if (rc == RC_OK && unit->parts)
     rc = learner_gradients_in_parts(l, policies->current, samples, n, config->temperature, unit_loss_gradient, &context,
                                     unit->parts, logprob, err);
@@ -276,8 +278,73 @@ enum rc unit_compute(struct learner *l, const struct unit_policies *policies, co
     rc = learner_gradients(l, policies->current, samples, n, config->temperature, unit_loss_gradient, &context, grads,
                            logprob, err);
   learner_entropies(l, NULL); /* the unit's memory is not the learner's */
+  learner_set_draws(l, NULL);
   if (rc != RC_OK) return rc;
   out->entropy_sum = learner_entropy_sum(l);
   out->compute_us += unit_mark(timeline, CAUSE_COMPUTE);
   return RC_OK;
+}
+
+/* ---- draws ---- */
+
+enum rc unit_draws_prepare(struct unit_draws *out, const struct unit *unit, const struct draw_check *check,
+                           int64_t ordinal, struct arena *arena, struct err *err) {
+  size_t total = 0, at = 0;
+  for (int i = 0; i < unit->count; i++) total += (size_t)unit->scored[i].count;
+  float *uniform = arena_alloc(arena, total + 1, sizeof *uniform);
+  *out = (struct unit_draws){
+      .draws = {.uniform = uniform,
+                .token = arena_alloc(arena, total + 1, sizeof *out->draws.token),
+                .logprob = arena_alloc(arena, total + 1, sizeof *out->draws.logprob)},
+      .differences = arena_alloc(arena, (size_t)unit->count + 1, sizeof *out->differences)};
+  if (!uniform || !out->draws.token || !out->draws.logprob || !out->differences)
+    return err_set(err, RC_NO_MEMORY, NULL, "the draws of %zu tokens were refused memory", total);
+  for (int i = 0; i < unit->count; i++) {
+    const struct rng_key key = {.seed = check->seed,
+                                .purpose = RNG_SAMPLE,
+                                .round = (uint32_t)check->round,
+                                .group = (uint32_t)ordinal,
+                                .sample = (uint32_t)i};
+    for (int t = 0; t < unit->samples[i].length; t++) {
+      uint32_t words[4];
+      if (!unit->samples[i].scored[t]) continue;
+      rng_words(words, &key, (uint32_t)t);
+      uniform[at++] = rng_uniform(words[0]);
+    }
+  }
+  return RC_OK;
+}
+
+static void sample_compare(const struct train_sample *s, const struct scored_sample *scored,
+                           const struct batch_sample *from, struct unit_draws *d) {
+  int at = scored->first;
+  for (int t = 0; t < s->length; t++) {
+    if (!s->scored[t]) continue;
+    if (d->draws.token[at] != s->tokens[t]) {
+      d->differences[d->difference_count++] = (struct draw_difference){.id = from->id,
+                                                                       .position = t - from->prompt_length,
+                                                                       .token = d->draws.token[at],
+                                                                       .logprob = d->draws.logprob[at]};
+      return;
+    }
+    at++;
+  }
+}
+
+enum rc unit_draw(struct learner *l, const struct weights *w, const struct unit_config *config, const struct unit *unit,
+                  struct unit_draws *draws, struct unit_result *out, struct timeline *timeline, struct err *err) {
+  *out = (struct unit_result){.samples = unit->results};
+  out->compute_us += unit_mark(timeline, CAUSE_COMPUTE);
+  learner_set_cut(l, &config->cut);
+  learner_set_draws(l, &draws->draws);
+  const enum rc rc =
+      learner_logprobs(l, w, unit->samples, unit->count, config->temperature, unit->logprob, NULL, err);
+  learner_set_draws(l, NULL);
+  out->logprob_us += unit_mark(timeline, CAUSE_LOGPROB);
+  return rc;
+}
+
+void unit_draws_compare(struct unit_draws *d, const struct unit *unit, const struct batch_group *group) {
+  d->difference_count = 0;
+  for (int i = 0; i < unit->count; i++) sample_compare(&unit->samples[i], &unit->scored[i], &group->samples[i], d);
 }

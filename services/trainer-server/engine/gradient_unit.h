@@ -68,6 +68,7 @@ struct unit {
   float *recorded;  /* by the samplers, or NULL */
   float *reference; /* the reference's, or NULL */
   struct gradient_parts *parts; /* begun: its gradient goes there and not to grads; or NULL */
+  const struct token_draws *draws; /* made from the logits that the gradient is taken of; or NULL */
   bool brought;     /* the group brought the reference's: it is there before the unit is computed */
   struct sample_logprobs *results;
 };
@@ -75,6 +76,21 @@ struct unit {
 /* Everything that unit_compute needs memory for.  Errors of unit_check, and RC_NO_MEMORY. */
 enum rc unit_prepare(struct unit *out, const struct model *m, const struct unit_policies *policies,
                      const struct batch_group *group, struct arena *arena, struct err *err);
+/* What the sampler would have drawn in a unit's places. */
+struct unit_draws {
+  struct token_draws draws;
+  struct draw_difference *differences; /* [count of samples] */
+  size_t difference_count;
+};
+/* Memory, and the uniforms: those of sample i of the group's are the unit's i-th sample's. */
+enum rc unit_draws_prepare(struct unit_draws *out, const struct unit *unit, const struct draw_check *check,
+                           int64_t ordinal, struct arena *arena, struct err *err);
+/* A forward pass under w instead of unit_compute: log-probabilities and draws. */
+enum rc unit_draw(struct learner *l, const struct weights *w, const struct unit_config *config, const struct unit *unit,
+                  struct unit_draws *draws, struct unit_result *out, struct timeline *timeline, struct err *err);
+/* After that, or after a unit_compute of a unit with draws: the first difference of each sample. */
+void unit_draws_compare(struct unit_draws *d, const struct unit *unit, const struct batch_group *group);
+
 /* Adds the unit's gradient to grads (zeroed by the caller), or to the unit's parts.
  * Marks the time on the timeline: `logprob` for the forward pass, `compute` for the rest, from the last mark on.  The
  * learner says when a chunk's forward has ended, not when it began: the first chunk's is measured, those of later

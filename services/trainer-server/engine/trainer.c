@@ -302,6 +302,7 @@ void trainer_destroy(struct trainer *t) {
   struct engine *e = &t->engine;
   devices_part(&e->ranks);
   ranks_free(&e->ranks);
+  if (e->next_step.accumulated) accumulated_clear(e->next_step.accumulated);
   free(e->next_step.accumulated);
   free(e->run.history);
   arena_free(&e->run.arena);

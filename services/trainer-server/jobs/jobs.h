@@ -21,9 +21,9 @@
 #include "common/wire/training.h"
 
 enum job_kind { JOB_OPEN_RUN, JOB_BATCH, JOB_STEP };
-/* Two full rounds of one-group batches with an inner step each, the step's answer and repeats included: see
+/* Two full rounds of one-group batches with a check and an inner step each, the step's answer and repeats included: see
  * jobs_forget_before. */
-enum { JOBS_MAX = 5 * LIMIT_GROUPS_PER_ROUND, JOB_WAITERS_MAX = 1024 };
+enum { JOBS_MAX = 7 * LIMIT_GROUPS_PER_ROUND, JOB_WAITERS_MAX = 1024 };
 
 struct job {
   char id[LIMIT_NAME_MAX];

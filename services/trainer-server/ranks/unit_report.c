@@ -16,6 +16,8 @@ void unit_reports_encode(const struct unit_report *reports, const struct batch_g
                                   .samples = r->samples,
                                   .sample_count = r->sample_count,
                                   .numbers = STATUS_LOGPROBS | STATUS_ENTROPIES,
+                                  .differences = r->differences,
+                                  .difference_count = r->difference_count,
                                   .stats = r->stats};
     logprobs_digest(&status.logprobs_sha256, r->samples, r->sample_count);
     batch_status_encode(&status, out);
@@ -55,6 +57,8 @@ enum rc unit_reports_decode(struct unit_report *reports, const struct batch_grou
                                       .stats = status.stats,
                                       .samples = status.samples,
                                       .sample_count = status.sample_count,
+                                      .differences = status.differences,
+                                      .difference_count = status.difference_count,
                                       .error = status.error};
     text = stop + 1;
   }

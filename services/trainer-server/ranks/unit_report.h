@@ -18,6 +18,8 @@ struct unit_report {
   struct batch_stats stats; /* of this unit alone */
   struct sample_logprobs *samples;
   size_t sample_count;
+  struct draw_difference *differences; /* of a check: at most one a sample, in order */
+  size_t difference_count;
   struct err error; /* when failed */
 };
 

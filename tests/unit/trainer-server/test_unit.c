@@ -59,6 +59,64 @@ static enum rc compute(const struct unit_policies *policies, const struct unit_c
   return rc == RC_OK ? unit_compute(learner, policies, config, &unit, grads, out, t, err) : rc;
 }
 
+static size_t draw(const struct batch_group *group, const struct draw_check *check, struct unit_draws *draws,
+                   struct unit *unit, struct arena *arena) {
+  struct unit_result out;
+  struct err err = {0};
+  assert_rc(RC_OK, unit_prepare(unit, parts.model, &current, group, arena, &err), err);
+  assert_rc(RC_OK, unit_draws_prepare(draws, unit, check, group->ordinal, arena, &err), err);
+  assert_rc(RC_OK, unit_draw(learner, parts.weights, &grpo, unit, draws, &out, &timeline, &err), err);
+  unit_draws_compare(draws, unit, group);
+  return draws->difference_count;
+}
+
+/* Corrected where it differs, token after token, a group becomes what the version draws; then its log-probabilities are
+ * the draws', bit for bit.  From there one token that is another one is found where it stands, and one key that is another
+ * one too. */
+static void a_check_finds_the_first_token_that_would_not_have_been_drawn(void **state) {
+  (void)state;
+  struct arena arena = ARENA_INIT;
+  struct batch_group group = group_make(&arena, "r1.3.2", 4, 3);
+  struct draw_check check = {.wanted = true, .seed = 17, .round = 3};
+  struct unit_draws d;
+  struct unit unit;
+  size_t before = SIZE_MAX;
+  group.ordinal = 2;
+  for (size_t left; (left = draw(&group, &check, &d, &unit, &arena)) > 0;) {
+    size_t at = 0;
+    for (size_t k = 0; k < left; k++) {
+      while (strcmp(group.samples[at].id, d.differences[k].id) != 0) at++;
+      struct batch_sample *s = &group.samples[at];
+      s->tokens.items[s->prompt_length + d.differences[k].position] = d.differences[k].token;
+      before = at;
+    }
+  }
+  assert_true(before != SIZE_MAX); /* what the fixture holds was not drawn */
+  assert_memory_equal(d.draws.logprob, unit.logprob, sizeof(float)); /* the first sample's first */
+  int scored = 0;
+  for (int i = 0; i < unit.count; i++) scored += unit.scored[i].count;
+  assert_memory_equal(d.draws.logprob, unit.logprob, (size_t)scored * sizeof(float));
+  for (size_t i = 0; i < group.sample_count; i++) {
+    const struct batch_sample *s = &group.samples[i];
+    const int last = (int)s->tokens.count - 1;
+    const int32_t due = s->tokens.items[last];
+    s->tokens.items[last] = due == 0;
+    assert_int_equal(draw(&group, &check, &d, &unit, &arena), 1);
+    assert_string_equal(d.differences[0].id, s->id);
+    assert_int_equal(d.differences[0].position, last - s->prompt_length);
+    assert_int_equal(d.differences[0].token, due);
+    s->tokens.items[last] = due;
+  }
+  check.round = 4;
+  assert_true(draw(&group, &check, &d, &unit, &arena) > 0);
+  check.round = 3;
+  group.ordinal = 3;
+  assert_true(draw(&group, &check, &d, &unit, &arena) > 0);
+  group.ordinal = 2;
+  assert_int_equal(draw(&group, &check, &d, &unit, &arena), 0);
+  arena_free(&arena);
+}
+
 /* A unit's log-probabilities and gradient equal, bit for bit, the learner's own over the same samples, several chunks
  * included. */
 static void unit_equals_the_learner(void **state) {
@@ -599,6 +657,7 @@ static void optional_terms_become_those_of_the_loss(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(unit_equals_the_learner),
+      cmocka_unit_test(a_check_finds_the_first_token_that_would_not_have_been_drawn),
       cmocka_unit_test(forward_and_backward_are_told_apart),
       cmocka_unit_test(reference_enters_the_loss),
       cmocka_unit_test(ratios_are_against_the_behaviour_policy),

@@ -179,6 +179,25 @@ static const struct message reference_message = {
         "\",\"samples\":[{\"id\":\"r7.12.4.0\",\"tokens\":[1,2],\"prompt_length\":1,\"segments\":[{\"start\":0,"
         "\"count\":1,\"loss_mask\":true}],\"advantage\":0.5}]}]}",
     .again = again_submit_batch};
+/* A check asks for draws, and is told of the first that differ. */
+static const struct message check_message = {
+    .name = "submit_batch with a check",
+    .json =
+        "{\"batch_id\":\"r7.12.c3.0\",\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"version\":12,\"check\":{\"seed\":17,"
+        "\"round\":12},\"groups\":[{\"id\":\"r7.12.4\",\"ordinal\":4,\"samples\":[{\"id\":\"r7.12.4.0\",\"tokens\":[1,2],"
+        "\"prompt_length\":1,\"segments\":[{\"start\":0,\"count\":1,\"loss_mask\":true}],\"advantage\":0}]}]}",
+    .again = again_submit_batch,
+    .optional = {"check", "ordinal"}};
+static const struct message check_done_message = {
+    .name = "batch_status of a check",
+    .json =
+        "{\"batch_id\":\"r7.12.c3.0\",\"state\":\"done\",\"error\":null,\"samples\":[],\"logprobs_sha256\":\"" DIGEST_A
+        "\",\"differences\":[{\"id\":\"r7.12.4.0\",\"position\":3,\"token\":17,\"logprob\":-0.25}],\"stats\":{\"loss\":0,"
+        "\"entropy_sum\":0,\"kl_reference_sum\":0,\"ratio_sum\":0,\"ratio_squares\":0,\"tokens\":0,\"clipped\":0,"
+        "\"samples\":2,\"logprob_us\":10,\"compute_us\":20,\"poisoned\":false},\"intervals\":[]}",
+    .again = again_batch_status,
+    .optional = {"differences"},
+    .nullable = {"error", "loss", "entropy_sum", "kl_reference_sum", "ratio_sum", "ratio_squares", "logprob"}};
 static const struct message announced_step_message = {
     .name = "submit_step announced first",
     .json =
@@ -213,7 +232,8 @@ static const struct message *const all[] = {
     &batch_message,     &batch_done_message,      &batch_failed_message, &batch_running_message,
     &step_message,      &step_done_message,       &step_queued_message,  &announce_message,
     &push_message,      &minibatch_run_message,   &later_batch_message,  &later_batch_done_message,
-    &inner_step_message, &behaviour_message,       &announced_step_message, &keeping_step_message, &reference_message};
+    &inner_step_message, &behaviour_message,       &announced_step_message, &keeping_step_message, &reference_message,
+    &check_message,     &check_done_message};
 
 static void every_message_reads_back_as_it_was_written(void **state) {
   (void)state;
