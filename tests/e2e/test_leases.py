@@ -8,6 +8,7 @@ import pytest
 
 from harness import Cluster, call, digests, grpo_config
 from hostile_peer import Proxy, whole
+from zombie import Zombie
 
 ROUNDS = 3
 
@@ -87,3 +88,30 @@ def test_leases_of_a_poll_that_a_stop_cuts_off_go_to_the_next_server(base_model,
             assert status["totals"]["leases_lost"] > 0
     finally:
         proxy.close()
+
+
+def test_a_worker_that_only_beats_loses_its_leases(base_model, reference, tmp_path):
+    """Its heartbeats renew them for ever, and it samples nothing."""
+    lost = threading.Event()
+
+    def idle(idler, leases):
+        while not lost.wait(0.05):
+            if idler.beat(leases)["lost"]:
+                lost.set()
+
+    with Cluster(tmp_path, model=base_model, coordinator=["--lease-ttl-ms", 3000]) as cluster:
+        idler = Zombie(cluster.coordinator, slots=2)
+        run = cluster.create_run(config())
+        leases = cluster.wait_until("leases for the one that idles", lambda: idler.beat() and idler.take())
+        idling = threading.Thread(target=idle, args=(idler, leases))
+        idling.start()
+        try:
+            cluster.add_server("works", "--slots", 16)
+            assert lost.wait(60), "they are others' after eight times what a group takes"
+            status = cluster.wait(run)
+        finally:
+            lost.set()
+            idling.join()
+        told = cluster.query("SELECT detail FROM incidents WHERE kind = 'worker_stands_still'")
+    assert digests(status) == reference
+    assert len(told) == 1 and told[0][0].startswith("zombie holds leases and has sampled nothing for ")

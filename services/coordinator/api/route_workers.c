@@ -96,6 +96,7 @@ enum rc register_execute(struct core *c, struct command *cmd, struct err *err) {
                                                               .origin = origin,
                                                               .fence = fence,
                                                               .seen_ms = c->now_ms,
+                                                              .progressed_ms = c->now_ms,
                                                               .skew_us = CLOCK_SKEW_UNKNOWN,
                                                               .accounted_ms = c->now_ms});
   snprintf(w->name, sizeof w->name, "%s", m->name);
@@ -187,6 +188,7 @@ enum rc heartbeat_execute(struct core *c, struct command *cmd, struct err *err) 
     pace_note_steps(&c->pool->pace, &w->steps, m->steps, m->step_count, c->now_ms);
     rc = account_slots(c, w, m->busy_slot_us, accounts, err);
     if (rc == RC_OK) rc = intervals_beat(c, w->id, ACTOR_POOL, m->intervals, m->interval_count, accounts, err);
+    if (rc == RC_OK) rc = leases_note_progress(c, w, m->tokens_sampled, m->lease_count > 0, err);
   }
   if (rc == RC_OK && w->kind == WORKER_PREPROCESS) {
     if (m->has_loaded && !digest_equal(&w->reference, &m->loaded_digest)) c->passes_due = true; /* it may have more now */

@@ -5,6 +5,11 @@ bool expiry_worker_lost(int64_t seen_ms, int64_t ttl_ms, int64_t now_ms) { retur
 
 int64_t expiry_lease_deadline(int64_t now_ms, int64_t ttl_ms) { return now_ms + ttl_ms; }
 
+bool expiry_stands_still(int64_t progressed_ms, double group_s, int64_t ttl_ms, int64_t now_ms) {
+  const double still_ms = (double)(now_ms - progressed_ms);
+  return group_s > 0 && still_ms > (double)ttl_ms && still_ms > STANDSTILL_GROUPS * group_s * 1000;
+}
+
 bool expiry_passed(int64_t deadline_ms, int64_t now_ms) { return now_ms >= deadline_ms; }
 
 int64_t expiry_sleep(int64_t earliest_ms, int64_t now_ms, int64_t nap_ms) {

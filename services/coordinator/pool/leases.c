@@ -16,6 +16,7 @@
 #include "services/coordinator/pool/pool.h"
 #include "services/coordinator/run/round_work.h"
 #include "services/coordinator/decide/stored.h"
+#include "services/coordinator/writer/journal.h"
 
 /* ---- granting ---- */
 
@@ -660,6 +661,22 @@ enum rc leases_expire(struct core *c, struct err *err) {
                    BINDS(b_int(expiry_lease_deadline(c->now_ms, c->options.lease_ttl_ms))));
   if (rc == RC_OK) *due_ms = first_ms;
   return rc;
+}
+
+enum rc leases_note_progress(struct core *c, struct live_worker *w, int64_t tokens_sampled, bool holds, struct err *err) {
+  const int64_t still_ms = c->now_ms - w->progressed_ms;
+  char detail[LIMIT_NAME_MAX + 128];
+  const bool stands = holds && tokens_sampled == w->tokens_sampled;
+  if (stands && !expiry_stands_still(w->progressed_ms, rate_value(&c->pool->rates.latency), c->options.lease_ttl_ms, c->now_ms))
+    return RC_OK;
+  w->tokens_sampled = tokens_sampled;
+  w->progressed_ms = c->now_ms;
+  if (!stands) return RC_OK;
+  snprintf(detail, sizeof detail, "%s holds leases and has sampled nothing for %" PRId64 " ms: they are given to others",
+           w->name, still_ms);
+  const enum rc rc = journal_incident(c, c->context ? c->context->run : 0, "worker_stands_still", id_worker(w->id).text, detail, err);
+  if (rc != RC_OK) return rc;
+  return end_found(c, GRANTED_LEASES "worker = ?1", BINDS(b_int(w->id)), LEASE_EXPIRED, SAMPLES_BY_STATE, err);
 }
 
 enum rc leases_put_off(struct core *c, int64_t ms, struct err *err) {

@@ -40,6 +40,8 @@ struct live_worker {
   int64_t busy_slot_us;          /* as last reported, less what is carried to the next heartbeat (slot_time.h) */
   int64_t accounted_ms;          /* until when its slots' time was accounted for: monotonic */
   int64_t skew_us;               /* its clock less ours (clock_skew.h) */
+  int64_t tokens_sampled;        /* as last reported */
+  int64_t progressed_ms;         /* when that last was another number, or it held no lease: monotonic */
   int32_t held;                  /* samples of its leases, as of its last poll that had to know */
   struct steps_seen steps;       /* as last reported */
   struct digest reference;       /* a preprocessor's: of the weights that it last said to hold; zero: none */

@@ -76,7 +76,10 @@ enum rc workers_expire(struct core *c, struct err *err) {
 }
 
 void workers_put_off(struct core *c, int64_t ms) {
-  for (int i = 0; i < c->pool->worker_count; i++) c->pool->workers[i].seen_ms += ms;
+  for (int i = 0; i < c->pool->worker_count; i++) {
+    c->pool->workers[i].seen_ms += ms;
+    c->pool->workers[i].progressed_ms += ms;
+  }
 }
 
 bool workers_full(const struct core *c) { return c->pool->worker_count == c->options.workers_max; }

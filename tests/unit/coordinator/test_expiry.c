@@ -11,6 +11,15 @@ static void a_worker_lives_for_its_whole_time_to_live(void **state) {
   assert_true(expiry_worker_lost(1000, 500, 1501));
 }
 
+static void who_samples_nothing_for_eight_groups_time_stands_still(void **state) {
+  (void)state;
+  assert_false(expiry_stands_still(1000, 0.5, 30, 1000 + STANDSTILL_GROUPS * 500));
+  assert_true(expiry_stands_still(1000, 0.5, 30, 1001 + STANDSTILL_GROUPS * 500));
+  assert_false(expiry_stands_still(1000, 0.5, 30000, 31000)); /* a time to live at least */
+  assert_true(expiry_stands_still(1000, 0.5, 30000, 31001));
+  assert_false(expiry_stands_still(1000, 0, 30, INT64_MAX / 2)); /* nothing is known of the pace */
+}
+
 static void a_deadline_is_passed_when_it_is_reached(void **state) {
   (void)state;
   assert_int_equal(expiry_lease_deadline(7, 30), 37);
@@ -50,6 +59,7 @@ static void only_time_in_which_somebody_could_work_counts(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_worker_lives_for_its_whole_time_to_live),
+      cmocka_unit_test(who_samples_nothing_for_eight_groups_time_stands_still),
       cmocka_unit_test(a_deadline_is_passed_when_it_is_reached),
       cmocka_unit_test(the_writer_sleeps_until_the_deadline_and_no_longer_than_a_nap),
       cmocka_unit_test(a_look_later_than_three_naps_is_a_stall),
