@@ -1,7 +1,7 @@
 /* Starts the coordinator from its flags, waits for a signal and stops it.  The parts: writer/core.c (the writer),
  * driver/driver.c (the trainer's side), api/routes.c (the API).
  *
- * Producers stop before their consumers: the driver and the threads that ask for rewards, then the writer, which still answers what waits, then the trackers,
+ * Producers stop before their consumers: the driver and the threads that ask for rewards and checks, then the writer, which still answers what waits, then the trackers,
  * which write what it has done last, then the HTTP server.
  * What a handler or the writer may still touch is freed after that. */
 #include <malloc.h>
@@ -13,6 +13,7 @@
 #include "common/base/signals.h"
 #include "common/http/trust/access.h"
 #include "common/http/trust/tls.h"
+#include "services/coordinator/checks/sample_checks.h"
 #include "services/coordinator/driver/driver.h"
 #include "services/coordinator/fault.h"
 #include "services/coordinator/api/routes.h"
@@ -39,6 +40,7 @@ static enum rc serve(const struct settings *s, struct err *err) {
   struct core *core = NULL;
   struct driver *driver = NULL;
   struct rewards *rewards = NULL;
+  struct sample_checks *checks = NULL;
   struct trackers *trackers = NULL;
   struct http_server *server = NULL;
   struct http_access *access = NULL;
@@ -65,6 +67,7 @@ static enum rc serve(const struct settings *s, struct err *err) {
   const struct driver_options driver_options = {.replay = s->replay};
   if ((rc = driver_start(&driver, core, &driver_options, err)) != RC_OK) goto out;
   if ((rc = rewards_start(&rewards, core, &rewards_options, err)) != RC_OK) goto out;
+  if (!s->replay[0] && (rc = sample_checks_start(&checks, core, err)) != RC_OK) goto out;
   if ((rc = trackers_start(&trackers, core_readers(core), &s->trackers, err)) != RC_OK) goto out;
   http_server_open(server, core);
   log_info("ready, epoch %llu", (unsigned long long)core_epoch(core));
@@ -78,6 +81,7 @@ static enum rc serve(const struct settings *s, struct err *err) {
 out:
   driver_stop(driver);
   rewards_stop(rewards);
+  sample_checks_stop(checks);
   if (core) core_stop(core);
   trackers_stop(trackers);
   http_server_stop(server, DRAIN_MS);

@@ -233,9 +233,21 @@ static void finish_by_last_token(const struct run_context *x, const struct group
   }
 }
 
+#define OF_SAMPLE " WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4"
+
+/* Who drew the first tokens of a sample that goes on elsewhere: a check must not blame its next holder for them. */
+static enum rc note_handed_back(struct core *c, const struct lease_row *l, const struct sample_result *s, struct err *err) {
+  if (!run_checks_samples(&c->context->config) || s->token_ids.count == 0) return RC_OK;
+  return store_exec(c->store, err,
+                    "INSERT OR IGNORE INTO handed_back (run, round, group_ordinal, sample, tokens, worker) VALUES (?1, ?2, "
+                    "?3, ?4, ?5, ?6)",
+                    BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample),
+                          b_int((int64_t)s->token_ids.count), b_int(l->worker)));
+}
+
 /* Tokens that were handed back earlier must be the beginning of those that come now; else one of the two servers
- * computed something else.  *shorter: this holder hands back fewer of them than were kept, because it never came to
- * the sample. */
+ * computed something else, and all that comes now is the later one's.  *shorter: this holder hands back fewer of them than
+ * were kept, because it never came to the sample. */
 static enum rc compare_partial(struct core *c, const struct lease_row *l, const struct sample_result *s, bool *shorter,
                                struct arena *arena, struct err *err) {
   struct rows q;
@@ -259,6 +271,9 @@ static enum rc compare_partial(struct core *c, const struct lease_row *l, const 
     differs = common > came || (common && memcmp(ids, s->token_ids.items, common * sizeof *ids) != 0);
   }
   rows_end(&q);
+  if (rc == RC_OK && differs)
+    rc = store_exec(c->store, err, "DELETE FROM handed_back" OF_SAMPLE,
+                    BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample)));
   if (rc != RC_OK || !differs) return rc;
   return journal_incident(c, l->run, "nondeterminism", id_sample(l->run, l->round, l->group, s->sample).text,
                           "the tokens do not continue those that an earlier holder handed back", err);
@@ -336,6 +351,7 @@ static enum rc store_rollout(struct core *c, const struct lease_row *l, const st
                         b_blob(ids, ids_len),
                         b_blob(s->logprobs.items, s->logprobs.count * sizeof(float)),
                         done ? b_blob(done->text, done->text_len) : b_null()));
+  if (rc == RC_OK && !done) rc = note_handed_back(c, l, s, err);
   return rc == RC_OK ? store_parts(c, l, s, again, err) : rc;
 }
 

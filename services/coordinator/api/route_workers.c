@@ -278,6 +278,7 @@ static void worker_write(struct json_writer *w, const struct rows *q) {
   worker_fabric_write(&fabric, w);
   const bool trains = rows_int(q, 2) == WORKER_TRAINER && rows_int(q, 13) != 0;
   json_kv_string(w, "role", worker_role_name(!trains ? ROLE_NONE : rows_int(q, 20) ? ROLE_HOLDER : ROLE_STANDBY));
+  if (!rows_null(q, 21)) json_kv_string(w, "quarantine", rows_text(q, 21, NULL));
   json_object_end(w);
 }
 
@@ -306,8 +307,9 @@ void handle_get_workers(struct http_request *r, void *context) {
         ") + (SELECT count(*) FROM passes p JOIN groups g ON g.run = p.run AND g.round = p.round AND g.ordinal = "
         "p.group_ordinal WHERE p.worker = workers.id AND p.state = " SQL_PASS_GRANTED " AND g.state = " SQL_GROUP_SEALED
         "), clock_skew_ms, exactness, fabric, "
-        "fabric_kind, fabric_place, holder FROM workers WHERE live = 1 OR ?1 = 1 ORDER BY id DESC LIMIT 1000",
-        BINDS(b_int(all)));
+        "fabric_kind, fabric_place, holder, (SELECT reason FROM quarantines t JOIN runs ON runs.id = t.run WHERE t.name = "
+        "workers.name AND workers.kind = ?2 AND runs.ended_ms IS NULL) FROM workers WHERE live = 1 OR ?1 = 1 ORDER BY id DESC LIMIT 1000",
+        BINDS(b_int(all), b_int(WORKER_GENERATION)));
   }
   while (rc == RC_OK && (rc = rows_next(&q, &row, &err)) == RC_OK && row) worker_write(&w, &q);
   rows_end(&q);

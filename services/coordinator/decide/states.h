@@ -11,6 +11,7 @@
  *            sealed -> filtered | abandoned;  submitted -> sealed (a trainer was lost)
  *            evaluation groups: open -> evaluated
  *   sample   waiting -> leased -> done;  leased -> waiting (lost, expired, handed back);  waiting | leased -> void
+ *            done -> waiting (of an open group: its version is too old, or a check has refused it)
  *   lease    granted -> done | expired | lost | handed_back | superseded
  *   version  staged -> current -> superseded */
 #ifndef LEASEHOLD_COORDINATOR_DECIDE_STATES_H

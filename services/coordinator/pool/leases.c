@@ -455,12 +455,33 @@ static enum rc grant_plan(struct core *c, const struct open_round *r, struct liv
   return note_overtaken(c, r, all, plan, *planned, err);
 }
 
+/* A worker that drew what the version would not have drawn gets nothing more of the run: checks/README.md.  *servers: less
+ * those live ones that get nothing. */
+static enum rc look_quarantined(struct core *c, const struct live_worker *w, int64_t run, bool *out, int *servers,
+                                struct err *err) {
+  struct rows q;
+  bool row = false;
+  *out = false;
+  if (!run_checks_samples(&c->context->config)) return RC_OK;
+  enum rc rc = store_query(c->store, &q, err, "SELECT name FROM quarantines WHERE run = ?1", BINDS(b_int(run)));
+  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
+    const char *name = rows_text(&q, 0, NULL);
+    *out |= strcmp(name, w->name) == 0;
+    for (int i = 0; i < c->pool->worker_count; i++) {
+      const struct live_worker *other = &c->pool->workers[i];
+      *servers -= other->kind == WORKER_GENERATION && other->ready && strcmp(other->name, name) == 0;
+    }
+  }
+  rows_end(&q);
+  return rc;
+}
+
 enum rc leases_grant(struct core *c, struct live_worker *w, int slots_free, int servers,
                      const struct current_version *held, struct lease *leases, size_t *count, struct arena *arena,
                      struct err *err) {
   struct open_round r = {0};
   struct planned_lease plan[LIMIT_LEASES_PER_REQUEST];
-  bool found;
+  bool found, quarantined = false;
   int planned = 0;
   *count = 0;
   enum rc rc = open_round_now(c, held, &r, &found, err);
@@ -469,6 +490,8 @@ enum rc leases_grant(struct core *c, struct live_worker *w, int slots_free, int 
   if (rc != RC_OK || !found || !held->has || held->version != r.version ||
       strcmp(held->run, id_run(r.run).text) != 0)
     return rc; /* I2 */
+  rc = look_quarantined(c, w, r.run, &quarantined, &servers, err);
+  if (rc != RC_OK || quarantined) return rc;
   rc = grant_plan(c, &r, w, slots_free < LIMIT_SLOTS ? slots_free : LIMIT_SLOTS, servers > 0 ? servers : 1, plan,
                   &planned, arena, err);
   struct granted_lease note = {.run = r.run, .worker = w->id};

@@ -48,17 +48,6 @@ static enum rc values_store(struct core *c, const struct reward_message *m, bool
   return rc;
 }
 
-static enum rc seal_when_judged(struct core *c, struct command *cmd, const struct reward_message *m, struct err *err) {
-  const struct reward_group g = {m->run, m->round, m->group};
-  struct group_head head;
-  int64_t open = 0;
-  enum rc rc = remote_rewards_open(c, &g, &open, err);
-  if (rc != RC_OK || open > 0) return rc;
-  rc = group_read(c, m->run, m->round, m->group, &head, &cmd->arena, err);
-  if (rc != RC_OK || head.state != GROUP_OPEN) return rc;
-  return group_seal_judged(c, &head, &cmd->arena, err);
-}
-
 enum rc reward_answer_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct reward_message *m = cmd->message;
   const struct http_term *t = NULL;
@@ -67,7 +56,7 @@ enum rc reward_answer_execute(struct core *c, struct command *cmd, struct err *e
   if (rc == RC_OK) rc = values_store(c, m, false, &stored, err);
   if (rc != RC_OK || stored == 0) return rc;
   rc = total_add(c, m, t->url, stored, 0, err);
-  return rc == RC_OK ? seal_when_judged(c, cmd, m, err) : rc;
+  return rc == RC_OK ? group_seal_when_judged(c, m->run, m->round, m->group, &cmd->arena, err) : rc;
 }
 
 /* ---- too late ---- */
@@ -84,7 +73,7 @@ static enum rc count_as_zero(struct core *c, struct command *cmd, const struct r
   if (rc == RC_OK) rc = total_add(c, m, url, 0, stored, err);
   if (rc == RC_OK)
     rc = journal_incident(c, m->run, "reward_missed", id_group(m->run, m->round, m->group).text, reason, err);
-  return rc == RC_OK ? seal_when_judged(c, cmd, m, err) : rc;
+  return rc == RC_OK ? group_seal_when_judged(c, m->run, m->round, m->group, &cmd->arena, err) : rc;
 }
 
 static enum rc drop(struct core *c, struct command *cmd, const struct reward_message *m, const char *url, const char *reason,

@@ -11,6 +11,7 @@
 #include "services/coordinator/rounds/remote_rewards.h"
 #include "services/coordinator/records/evaluation_results.h"
 #include "services/coordinator/rounds/round.h"
+#include "services/coordinator/rounds/rounds.h"
 #include "services/coordinator/records/round_sums.h"
 #include "services/coordinator/rounds/stream.h"
 #include "services/coordinator/pool/pool.h"
@@ -293,16 +294,15 @@ static enum rc group_close(struct core *c, const struct sealing *g, enum group_s
   return rc;
 }
 
-/* A control run shuffles what is learned from, the penalty included. */
-static void sealing_advantages(struct sealing *g, const struct run_config *config) {
-  const struct group_head *h = g->head;
-  for (int i = 0; i < h->count; i++)
-    g->shaped[i] = g->rewards[i] + overlong_penalty(g->lengths[i], h->max_new_tokens, config->overlong_buffer);
+void group_advantages(const struct run_config *config, const struct scored_group *g, double *rewards, double *shaped,
+                      float *advantages) {
+  for (int i = 0; i < g->count; i++)
+    shaped[i] = rewards[i] + overlong_penalty(g->lengths[i], g->max_new_tokens, config->overlong_buffer);
   if (config->shuffle_rewards) {
-    rewards_shuffle(g->rewards, h->count, config->seed, (uint32_t)h->round, (uint32_t)h->ordinal);
-    rewards_shuffle(g->shaped, h->count, config->seed, (uint32_t)h->round, (uint32_t)h->ordinal);
+    rewards_shuffle(rewards, g->count, config->seed, (uint32_t)g->round, (uint32_t)g->ordinal);
+    rewards_shuffle(shaped, g->count, config->seed, (uint32_t)g->round, (uint32_t)g->ordinal);
   }
-  advantages_of(config->advantage, g->shaped, h->count, config->advantage_epsilon, g->advantages);
+  advantages_of(config->advantage, shaped, g->count, config->advantage_epsilon, advantages);
 }
 
 static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fence, const struct done_sample *done,
@@ -319,7 +319,8 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
   if (rc == RC_OK && remote)
     rc = remote_rewards_add(c, &(struct reward_group){h->run, h->round, h->ordinal}, rule, g.rewards, rule->is_sum ? g.values : NULL, h->count, err);
   if (rc == RC_OK && h->purpose == LEASE_TRAINING) {
-    sealing_advantages(&g, config);
+    const struct scored_group scored = {h->round, h->ordinal, h->count, h->max_new_tokens, g.lengths};
+    group_advantages(config, &scored, g.rewards, g.shaped, g.advantages);
     reason = group_filter_reason(config, g.advantages, h->count);
     state = reason ? GROUP_FILTERED : GROUP_SEALED;
   }
@@ -333,7 +334,8 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
   else if (rc == RC_OK && open == 0)
     rc = round_generated(c, h->run, h->round, err);
   if (rc != RC_OK) return rc;
-  if (h->leased_ms && c->wall_ms > h->leased_ms && !remote) /* samplers are not slow because judges are */
+  /* samplers are not slow because judges are */
+  if (h->leased_ms && c->wall_ms > h->leased_ms && !remote)
     rate_note(&c->pool->rates.latency, (double)(c->wall_ms - h->leased_ms) / 1000, 1, c->now_ms);
   rate_note(&c->pool->rates.tokens, (double)g.tokens, h->count, c->now_ms);
   if (h->purpose == LEASE_TRAINING) pace_note_group(&c->pool->pace, h->run, g.lengths, h->count);
@@ -347,11 +349,12 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
 enum rc group_accept(struct core *c, const struct group_head *g, int64_t fence, const struct done_sample *done,
                      int count, struct arena *arena, struct err *err) {
   const struct reward_rule *rule = run_rule(&c->context->config, g->set);
-  const bool remote = reward_remote_terms(rule) > 0;
+  const bool remote = reward_remote_terms(rule) > 0, all_in = count == g->open;
+  const bool checked = g->purpose == LEASE_TRAINING && run_checks_samples(&c->context->config);
   int64_t tokens = 0;
   enum rc rc = RC_OK;
   if (count == 0) return RC_OK;
-  if (count == g->open && !remote) return group_seal(c, g, fence, done, count, arena, err);
+  if (all_in && !remote && !checked) return group_seal(c, g, fence, done, count, arena, err);
   for (int i = 0; i < count && rc == RC_OK; i++) {
     rc = sample_store(c, g, fence, &done[i], &(struct earned){done[i].verdict.reward, done[i].verdict.values, NULL}, err);
     if (rc == RC_OK && remote)
@@ -360,16 +363,26 @@ enum rc group_accept(struct core *c, const struct group_head *g, int64_t fence, 
   }
   if (rc != RC_OK) return rc;
   waiting_done(&c->pool->waiting, g->run, g->round, g->ordinal, count, tokens);
-  if (count == g->open) { /* its rewards are waited for; for dispatch it is over */
+  if (all_in) { /* its rewards, or its check, are waited for; for dispatch it is over */
     waiting_closed(&c->pool->waiting, g->run, g->round, g->ordinal);
     c->samples_due = true;
+    atomic_fetch_add(&c->rounds->unchecked, checked);
   }
   return store_exec(c->store, err,
                     "UPDATE groups SET samples_open = samples_open - ?4, done_samples = done_samples + ?4, done_tokens "
-                    "= done_tokens + ?5 WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
-                    BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal), b_int(count), b_int(tokens)));
+                    "= done_tokens + ?5, unchecked = ?6 WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
+                    BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal), b_int(count), b_int(tokens),
+                          b_int(all_in && checked)));
 }
 
-enum rc group_seal_judged(struct core *c, const struct group_head *g, struct arena *arena, struct err *err) {
-  return group_seal(c, g, 0, NULL, 0, arena, err);
+enum rc group_seal_when_judged(struct core *c, int64_t run, int64_t round, int64_t ordinal, struct arena *arena,
+                               struct err *err) {
+  const struct reward_group of = {run, round, ordinal};
+  struct group_head head;
+  int64_t open = 0;
+  enum rc rc = remote_rewards_open(c, &of, &open, err);
+  if (rc != RC_OK || open > 0) return rc;
+  rc = group_read(c, run, round, ordinal, &head, arena, err);
+  if (rc != RC_OK || head.state != GROUP_OPEN) return rc;
+  return group_seal(c, &head, 0, NULL, 0, arena, err);
 }

@@ -1,6 +1,7 @@
 /* A group takes finished samples.  Each is decoded and verified as it comes.  With the last one the group gets its
  * rewards (shuffled in a control run), advantages (from the rewards less what is overlong) and filter, and is sealed, filtered or evaluated in the same
- * transaction (I4); where servers answer a part of the rewards, with the last answer (remote_rewards.h).
+ * transaction (I4); where servers answer a part of the rewards, with the last answer (remote_rewards.h), and where the
+ * trainer checks samples (run's verify_samples), not before its word.
  *
  *   result --group_read--> head --group_verify, one sample--> done_sample --group_accept--> samples: done
  *                                              +-- the last one --> sealed | filtered (refilled) | evaluated
@@ -56,11 +57,22 @@ enum rc group_verify(const struct run_context *x, const struct group_head *g, st
 enum rc group_accept(struct core *c, const struct group_head *g, int64_t fence, const struct done_sample *done,
                      int count, struct arena *arena, struct err *err);
 
-/* Its samples are all in, and so are the rewards that servers answer: it is sealed, filtered or evaluated. */
-enum rc group_seal_judged(struct core *c, const struct group_head *g, struct arena *arena, struct err *err);
+/* An open group whose samples are all in, the rewards that servers answer too, and its check (checks/README.md): it is
+ * sealed, filtered or evaluated.  Nothing happens to any other. */
+enum rc group_seal_when_judged(struct core *c, int64_t run, int64_t round, int64_t ordinal, struct arena *arena,
+                               struct err *err);
 
 /* Pure: permutes rewards[n] by Philox (RNG_REWARD), the control that must not learn. */
 void rewards_shuffle(double *rewards, int n, uint64_t seed, uint32_t round, uint32_t group);
+/* Pure: what a complete group's samples are learned from.  A control run shuffles that, the penalty of overlong ones
+ * included, and the rewards with it.  shaped, advantages [count]: results. */
+struct scored_group {
+  int64_t round, ordinal;
+  int count, max_new_tokens;
+  const int32_t *lengths; /* [count] in tokens */
+};
+void group_advantages(const struct run_config *config, const struct scored_group *g, double *rewards, double *shaped,
+                      float *advantages);
 /* Pure: NULL when the group can be trained on, else the reason why it is filtered. */
 const char *group_filter_reason(const struct run_config *config, const float *advantages, int n);
 

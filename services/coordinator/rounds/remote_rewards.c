@@ -62,7 +62,7 @@ enum rc remote_rewards_store(struct core *c, const struct reward_group *g, const
 
 enum rc remote_rewards_open(struct core *c, const struct reward_group *g, int64_t *out, struct err *err) {
   return store_int(c->store, out, err,
-                   "SELECT samples_open + rewards_open FROM groups WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
+                   "SELECT samples_open + rewards_open + unchecked FROM groups WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
                    BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal)));
 }
 

@@ -41,7 +41,7 @@ struct remote_reward {
 };
 enum rc remote_rewards_store(struct core *c, const struct reward_group *g, const struct remote_reward *r, bool *stored,
                              struct err *err);
-/* How many terms and samples the group still waits for. */
+/* How many terms, samples and checks the group still waits for. */
 enum rc remote_rewards_open(struct core *c, const struct reward_group *g, int64_t *out, struct err *err);
 /* Adds what was answered to rewards[count] of a group that waits for none, and to its samples' details.  values
  * [count][rule->count]: the answered terms' are set; NULL: the rule is no sum. */

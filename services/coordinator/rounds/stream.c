@@ -7,8 +7,8 @@
 #include "services/coordinator/pool/leases.h"
 #include "services/coordinator/pool/pool.h"
 #include "services/coordinator/pool/workers.h"
-#include "services/coordinator/rounds/remote_rewards.h"
 #include "services/coordinator/rounds/round.h"
+#include "services/coordinator/rounds/sample_again.h"
 #include "services/coordinator/records/round_sums.h"
 #include "services/coordinator/rounds/rounds.h"
 #include "services/coordinator/rounds/run_life.h"
@@ -199,44 +199,12 @@ enum rc stream_closed(struct core *c, const struct stream_group *g, struct err *
 
 /* ---- a version ---- */
 
-struct stale_sample {
-  int64_t round, group, sample, tokens;
-};
-
-#define OF_SAMPLE " WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4"
-
-/* What was kept of it goes. */
-static enum rc tokens_drop(struct core *c, int64_t run, const struct stale_sample *s, struct err *err) {
-  const struct bind binds[] = {b_int(run), b_int(s->round), b_int(s->group), b_int(s->sample)};
-  enum rc rc = store_exec(c->store, err, "DELETE FROM rollouts" OF_SAMPLE, binds, 4);
-  if (rc == RC_OK) rc = store_exec(c->store, err, "DELETE FROM segments" OF_SAMPLE, binds, 4);
-  return rc == RC_OK ? store_exec(c->store, err, "DELETE FROM spans" OF_SAMPLE, binds, 4) : rc;
-}
-
-/* It waits for another lease. */
-static enum rc sample_again(struct core *c, int64_t run, const struct stale_sample *s, struct err *err) {
-  enum rc rc = tokens_drop(c, run, s, err);
-  if (rc == RC_OK && reward_remote_terms(&c->context->config.verifier) > 0)
-    rc = remote_rewards_forget_sample(c, &(struct reward_group){run, s->round, s->group}, s->sample, err);
-  if (rc == RC_OK)
-    rc = store_exec(c->store, err,
-                    "UPDATE samples SET state = ?5, tokens = 0, finish = NULL, reward = NULL, well_formed = NULL, "
-                    "version_first = NULL, version_last = NULL, digest = NULL, detail = NULL" OF_SAMPLE,
-                    BINDS(b_int(run), b_int(s->round), b_int(s->group), b_int(s->sample), b_int(SAMPLE_WAITING)));
-  if (rc != RC_OK) return rc;
-  return store_exec(c->store, err,
-                    "UPDATE groups SET samples_open = samples_open + 1, samples_waiting = samples_waiting + 1, "
-                    "done_samples = done_samples - 1, done_tokens = done_tokens - ?4, waiting_ms = coalesce(waiting_ms, "
-                    "?5) WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
-                    BINDS(b_int(run), b_int(s->round), b_int(s->group), b_int(s->tokens), b_int(c->wall_ms)));
-}
-
 /* Of groups that are not complete.  A few at a time, because each of them changes what is queried. */
 static enum rc stale_found(struct core *c, int64_t run, int64_t oldest, const char *sql,
-                           enum rc (*drop)(struct core *, int64_t, const struct stale_sample *, struct err *),
+                           enum rc (*drop)(struct core *, int64_t, const struct again_sample *, struct err *),
                            struct err *err) {
   enum { AT_ONCE = 64 };
-  struct stale_sample found[AT_ONCE];
+  struct again_sample found[AT_ONCE];
   int n;
   enum rc rc;
   do {
@@ -245,7 +213,7 @@ static enum rc stale_found(struct core *c, int64_t run, int64_t oldest, const ch
     n = 0;
     rc = store_query(c->store, &q, err, sql, BINDS(b_int(run), b_int(oldest)));
     while (rc == RC_OK && n < AT_ONCE && (rc = rows_next(&q, &row, err)) == RC_OK && row)
-      found[n++] = (struct stale_sample){rows_int(&q, 0), rows_int(&q, 1), rows_int(&q, 2), rows_int(&q, 3)};
+      found[n++] = (struct again_sample){rows_int(&q, 0), rows_int(&q, 1), rows_int(&q, 2), rows_int(&q, 3)};
     rows_end(&q);
     for (int i = 0; i < n && rc == RC_OK; i++) rc = drop(c, run, &found[i], err);
   } while (rc == RC_OK && n == AT_ONCE);
@@ -263,7 +231,7 @@ static enum rc stale_samples(struct core *c, int64_t run, int64_t oldest, struct
   static const char begun[] =
       "SELECT s.round, s.group_ordinal, s.sample, 0" OPEN_GROUPS("spans") "s.version < ?2 AND s.start = 0";
   const enum rc rc = stale_found(c, run, oldest, finished, sample_again, err);
-  return rc == RC_OK ? stale_found(c, run, oldest, begun, tokens_drop, err) : rc;
+  return rc == RC_OK ? stale_found(c, run, oldest, begun, sample_tokens_drop, err) : rc;
 }
 
 /* Complete groups that no step has taken. */

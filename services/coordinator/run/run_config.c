@@ -23,6 +23,7 @@ static const char *const filter_names[] = {
 static const char *const frontier_names[] = {
     [FRONTIER_PRIORITY] = "priority", [FRONTIER_GATE] = "gate", [FRONTIER_OFF] = "off"};
 
+static const char *const inexact_names[] = {[INEXACT_MARK] = "mark", [INEXACT_DROP] = "drop", [INEXACT_FAIL] = "fail"};
 static const char *const full_names[] = {"block", "drop_oldest"};
 
 static enum rc in_field(enum rc rc, const char *name, struct err *err) {
@@ -233,7 +234,7 @@ static bool is_objective(const struct run_config *c, const char *objective) {
 
 /* Fields whose value is one of a few names, as they were given; NULL: left out. */
 struct choices {
-  const char *mode, *update, *frontier, *kv, *order, *full;
+  const char *mode, *update, *frontier, *kv, *order, *full, *on_inexact;
 };
 
 /* `inflight` is a mode and an update rule: one does not go without the other. */
@@ -271,9 +272,11 @@ static enum rc read_stream(struct run_config *c, const struct choices *given, st
 }
 
 static enum rc read_choices(struct run_config *c, const struct choices *given, struct err *err) {
-  int mode = 0, frontier = 0;
+  int mode = 0, frontier = 0, inexact = 0;
   enum rc rc = name_index(&mode, given->mode, mode_names, 3, "mode", err);
   if (rc == RC_OK) rc = name_index(&frontier, given->frontier, frontier_names, 3, "frontier", err);
+  if (rc == RC_OK && given->on_inexact) rc = name_index(&inexact, given->on_inexact, inexact_names, 3, "on_inexact", err);
+  c->on_inexact = (enum inexact_rule)inexact;
   c->mode = (enum run_mode)mode;
   c->frontier = (enum frontier_kind)frontier;
   if (rc == RC_OK) rc = read_update(c, given->update, err); /* unless `training` says otherwise, which read_training refuses */
@@ -382,6 +385,19 @@ static enum rc resolve_advantage(struct run_config *c, struct err *err) {
   return RC_OK;
 }
 
+/* The trainer can draw a sample again while it holds the one version that drew it. */
+static enum rc resolve_checks(struct run_config *c, bool trains_on_rollouts, struct err *err) {
+  if (!trains_on_rollouts) c->verify_samples = false;
+  if (c->verify_samples && c->mode == MODE_INFLIGHT)
+    return err_set(err, RC_INVALID, "verify_samples",
+                   "in mode 'inflight' a sample is of several versions, which the trainer no longer holds: expected mode "
+                   "'sync' or 'pipelined'");
+  if (!c->verify_samples && c->on_inexact != INEXACT_MARK)
+    return err_set(err, RC_INVALID, "on_inexact", "expected verify_samples with '%s', which decides after a check",
+                   inexact_names[c->on_inexact]);
+  return RC_OK;
+}
+
 /* What depends on more than one field. */
 static enum rc resolve(struct run_config *c, bool has_total_steps, bool has_groups_per_round, struct err *err) {
   bool evaluates = is_objective(c, "evaluate"), supervised = is_objective(c, "cross_entropy");
@@ -435,6 +451,7 @@ static enum rc resolve(struct run_config *c, bool has_total_steps, bool has_grou
     return err_set(err, RC_INVALID, "evaluation",
                    "objective 'cross_entropy' has no evaluation; start a run with objective 'evaluate' afterwards");
   enum rc rc = resolve_kept(c, evaluates, err);
+  if (rc == RC_OK) rc = resolve_checks(c, !evaluates && !supervised, err);
   if (rc == RC_OK) rc = resolve_update(c, err);
   if (rc == RC_OK) rc = resolve_curriculum(c, err);
   if (!has_total_steps) c->training.total_steps = steps_in_all(c);
@@ -477,6 +494,8 @@ static enum rc parse(struct run_config *out, const struct json *body, bool poste
            .min = 0,
            .max = LIMIT_GROUPS_PER_ROUND},
           {.name = "aging_ms", .kind = FIELD_I32, .target = &c->aging_ms, .min = 1, .max = 86400000},
+          {.name = "verify_samples", .kind = FIELD_BOOL, .target = &c->verify_samples},
+          {.name = "on_inexact", .kind = FIELD_STRING, .target = &choices.on_inexact, .min = 1, .max = 32},
           {.name = "group_timeout_ms", .kind = FIELD_I32, .target = &c->group_timeout_ms, .min = 100, .max = 86400000},
           {.name = "seed", .kind = FIELD_U64, .target = &c->seed},
           {.name = "rounds", .kind = FIELD_I32, .target = &c->rounds, .min = 1, .max = LIMIT_ROUNDS},
@@ -606,6 +625,8 @@ void run_config_write(const struct run_config *c, struct json_writer *w) {
   json_kv_int(w, "frontier_groups", c->frontier_groups);
   json_kv_int(w, "aging_ms", c->aging_ms);
   json_kv_int(w, "group_timeout_ms", c->group_timeout_ms);
+  if (c->verify_samples) json_kv_bool(w, "verify_samples", true);
+  if (c->on_inexact != INEXACT_MARK) json_kv_string(w, "on_inexact", inexact_names[c->on_inexact]);
   json_kv_u64(w, "seed", c->seed);
   json_kv_int(w, "rounds", c->rounds);
   json_key(w, "dataset");

@@ -22,6 +22,8 @@ enum run_mode { MODE_SYNC, MODE_PIPELINED, MODE_INFLIGHT };
 /* Which trainable groups a step takes first: those that were complete first, or those that were issued first. */
 enum stream_order { ORDER_COMPLETION, ORDER_SUBMISSION };
 enum filter_kind { FILTER_KEEP, FILTER_SHRINK, FILTER_REFILL };
+/* What becomes of a group whose log-probabilities are too far from the trainer's, where no equality is promised. */
+enum inexact_rule { INEXACT_MARK, INEXACT_DROP, INEXACT_FAIL };
 
 /* How `start` names the version of a run. */
 enum start_named { START_NUMBERED, START_BEST, START_LATEST };
@@ -83,6 +85,10 @@ struct run_config {
    * the trainer's measured drain rate; "aging_ms": a group that waits longer goes first */
   enum frontier_kind frontier;
   int32_t frontier_groups, aging_ms;
+  /* Samples are drawn again by the trainer before their group is sealed (checks/README.md); of sync and pipelined runs on
+   * rollouts.  "on_inexact": "mark" | "drop" | "fail", of runs that are checked; "mark" is left out. */
+  bool verify_samples;
+  enum inexact_rule on_inexact;
   int32_t group_timeout_ms; /* from a group's first lease on; then it has failed, and the round is not exact */
   /* Where training.kl_coefficient is not 0: a group waits so long for a preprocessor that has begun it; 0, and left out:
    * for RUN_PASS_TIMEOUT_MS (run_pass_timeout_ms). */
@@ -113,7 +119,7 @@ enum rc run_config_parse(struct run_config *out, const struct json *body, struct
 /* A stored configuration.  One from before there was `start` keeps START_UNNAMED and is written as it came. */
 enum rc run_config_parse_stored(struct run_config *out, const char *text, size_t len, struct arena *arena,
                                 struct err *err);
-/* The resolved configuration, in a fixed order.  Keys that are absent: `evaluation`, `recipe`, `mask_truncated`, `overlong`, `keep_rounds`, `keep_last`, `keep_best`, `pass_timeout_ms`, `ignore_eos`,
+/* The resolved configuration, in a fixed order.  Keys that are absent: `evaluation`, `recipe`, `mask_truncated`, `overlong`, `keep_rounds`, `keep_last`, `keep_best`, `pass_timeout_ms`, `ignore_eos`, `verify_samples`, `on_inexact` "mark",
  * `groups_per_step`, `full` "block" and those of `inflight` where there is none, so that older configurations keep their hash. */
 void run_config_write(const struct run_config *c, struct json_writer *w);
 /* Are the same files read in the same way?  Then an item of one run's dataset is the same in the other's. */

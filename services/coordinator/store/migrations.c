@@ -416,6 +416,22 @@ static const char *const steps[] = {
     "ALTER TABLE workers ADD COLUMN used INTEGER NOT NULL DEFAULT 1;"
     "CREATE INDEX workers_named ON workers (kind, name, id);"
     "CREATE INDEX workers_unused ON workers (id) WHERE used = 0;",
+    /* 26: samples that the trainer draws again (checks/README.md).  groups.unchecked: all samples are in, and the check is
+     * still to come.  checked: of a worker's samples in a round.  handed_back: who drew a sample's first so many tokens,
+     * where its lease was handed back. */
+    "ALTER TABLE groups ADD COLUMN unchecked INTEGER NOT NULL DEFAULT 0;"
+    "CREATE INDEX groups_unchecked ON groups (run, round, ordinal) WHERE unchecked = 1;"
+    "CREATE TABLE checked ("
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, name TEXT NOT NULL, held INTEGER NOT NULL, refused INTEGER NOT NULL,"
+    "  PRIMARY KEY (run, round, name), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, WITHOUT ROWID;"
+    "CREATE TABLE quarantines ("
+    "  run INTEGER NOT NULL REFERENCES runs (id), name TEXT NOT NULL, round INTEGER NOT NULL, at_ms INTEGER NOT NULL, "
+    "reason TEXT NOT NULL,"
+    "  PRIMARY KEY (run, name)) STRICT, WITHOUT ROWID;"
+    "CREATE TABLE handed_back ("
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER NOT NULL, sample INTEGER NOT NULL, tokens "
+    "INTEGER NOT NULL, worker INTEGER NOT NULL,"
+    "  PRIMARY KEY (run, round, group_ordinal, sample, tokens)) STRICT, WITHOUT ROWID;",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }

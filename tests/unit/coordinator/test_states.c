@@ -48,7 +48,7 @@ static const struct drawn {
       {"abandoned"}}},
     {MACHINE_SAMPLE,
      "sample",
-     {{"waiting", "leased", "void"}, {"leased", "done", "waiting", "void"}, {"done"}, {"void"}}},
+     {{"waiting", "leased", "void"}, {"leased", "done", "waiting", "void"}, {"done", "waiting"}, {"void"}}},
     {MACHINE_LEASE,
      "lease",
      {{"granted", "done", "expired", "lost", "handed_back", "superseded"},

@@ -1,0 +1,44 @@
+/* What the trainer's second drawing says about a sample, and what that says about the worker that sent it.  Pure.
+ *
+ * Where the kernels of both promise the same bits, a sample is what its version draws or it is refused: one token, or one
+ * log-probability, that differs is enough.  Where they promise nothing (fastest kernels, engines of others), draws differ
+ * without anybody's fault, and only log-probabilities that are far from the trainer's tell of something: see MISMATCH_MOST.
+ *
+ * A difference has two sides.  Whoever disagrees with the trainer while another worker agrees with it in the same round is
+ * at fault.  Where nobody has agreed yet, the first to disagree stands back while others are there to be asked; a second
+ * one, or the last one, says that the trainer is as likely at fault, so the run must wait for people, and the pool stays.
+ *
+ * Called by settle.c. */
+#ifndef LEASEHOLD_COORDINATOR_CHECKS_VERDICT_H
+#define LEASEHOLD_COORDINATOR_CHECKS_VERDICT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Mean over a sample's tokens of |log p(sampler) - log p(trainer)|, in nats, where no equality is promised.  Engines of
+ * others in bf16 are a few hundredths off. */
+#define VERDICT_MISMATCH_MOST 0.25
+
+struct checked_sample {
+  bool promised;      /* equality: by the worker's kernels and by the trainer's */
+  int32_t position;   /* of the first token that would not have been drawn; -1: there is none */
+  int64_t unequal;    /* log-probabilities whose bits differ */
+  int64_t nonfinite;  /* of these: by how much cannot be said */
+  double mean_abs;    /* of the finite ones' differences, over all tokens */
+};
+enum sample_verdict { SAMPLE_HOLDS, SAMPLE_INEXACT, SAMPLE_REFUSED };
+enum sample_verdict verdict_of_sample(const struct checked_sample *s);
+
+/* The other workers of the round, when one sent samples that are refused. */
+struct checked_pool {
+  int64_t others_held;        /* of these: sent a sample that holds */
+  int64_t others_live;        /* live, and not in quarantine */
+  int64_t others_quarantined; /* in this round */
+};
+enum worker_verdict {
+  WORKER_QUARANTINED, /* it gets nothing more of the run */
+  WORKER_UNDECIDED    /* nobody can tell who is at fault: the run is paused, the round's quarantines are lifted */
+};
+enum worker_verdict verdict_of_worker(const struct checked_pool *p);
+
+#endif
