@@ -556,6 +556,7 @@ static void heartbeat_arrives(struct world *w, int server, uint32_t life, struct
                                .loaded_digest = m->loaded,
                                .slots_busy = m->slots_busy,
                                .busy_slot_us = m->busy_slot_us,
+                               .tokens_sampled = m->busy_slot_us, /* tokens come while slots are busy */
                                .lease_count = (size_t)m->count,
                                .steps = m->steps,
                                .step_count = m->step_count};

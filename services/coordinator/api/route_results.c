@@ -434,6 +434,8 @@ static enum rc accept_result(struct core *c, const struct lease_row *l, const st
   if (rc == RC_OK) rc = group_accept(c, g, l->fence, done, count, arena, err);
   /* last, because closing a lease that was handed back makes its unfinished samples wait again */
   if (rc == RC_OK) rc = lease_close(c, l, count == l->count, content, err);
+  struct live_worker *w = worker_live(c, l->worker);
+  if (rc == RC_OK && w) w->progressed_ms = c->now_ms;
   if (rc == RC_OK && count) verifying_note(c, l->run, round, begin_us, core_wall_us(c));
   return rc;
 }

@@ -689,7 +689,8 @@ enum rc leases_expire(struct core *c, struct err *err) {
 enum rc leases_note_progress(struct core *c, struct live_worker *w, int64_t tokens_sampled, bool holds, struct err *err) {
   const int64_t still_ms = c->now_ms - w->progressed_ms;
   char detail[LIMIT_NAME_MAX + 128];
-  const bool stands = holds && tokens_sampled == w->tokens_sampled;
+  const bool told = w->exactness != WORKER_FOREIGN; /* engines of others tell of tokens when a sample ends */
+  const bool stands = holds && told && tokens_sampled == w->tokens_sampled;
   if (stands && !expiry_stands_still(w->progressed_ms, rate_value(&c->pool->rates.latency), c->options.lease_ttl_ms, c->now_ms))
     return RC_OK;
   w->tokens_sampled = tokens_sampled;

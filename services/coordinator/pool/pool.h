@@ -41,7 +41,7 @@ struct live_worker {
   int64_t accounted_ms;          /* until when its slots' time was accounted for: monotonic */
   int64_t skew_us;               /* its clock less ours (clock_skew.h) */
   int64_t tokens_sampled;        /* as last reported */
-  int64_t progressed_ms;         /* when that last was another number, or it held no lease: monotonic */
+  int64_t progressed_ms;         /* when that last was another number, it held no lease, or a result came: monotonic */
   int32_t held;                  /* samples of its leases, as of its last poll that had to know */
   struct steps_seen steps;       /* as last reported */
   struct digest reference;       /* a preprocessor's: of the weights that it last said to hold; zero: none */
