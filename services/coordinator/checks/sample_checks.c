@@ -167,7 +167,7 @@ enum rc sample_checks_start(struct sample_checks **out, struct core *core, struc
   if (!t) return err_set(err, RC_NO_MEMORY, NULL, "the state for checks was refused memory");
   t->core = core;
   t->told_ms = -TOLD_MS;
-  enum rc rc = http_client_create(&t->http, core_options(core)->access, &t->stopping, err);
+  enum rc rc = http_client_create_for(&t->http, core_options(core)->access, &t->stopping, err);
   if (rc == RC_OK) {
     t->runs = pthread_create(&t->thread, NULL, thread_main, t) == 0;
     if (!t->runs) rc = err_set(err, RC_NO_MEMORY, NULL, "the thread for checks could not be started");
