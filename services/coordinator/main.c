@@ -86,6 +86,7 @@ out:
   trackers_stop(trackers);
   http_server_stop(server, DRAIN_MS);
   driver_destroy(driver);
+  sample_checks_destroy(checks);
   core_destroy(core);
   http_access_close(access);
   return rc;

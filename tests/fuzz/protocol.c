@@ -334,11 +334,11 @@ static void version_is_announced(void) {
 
 static const char *const runs[] = {
     GRPO(2, "}"), GRPO(3, "},\"lease_samples_max\":1"),
-    "{\"mode\":\"sync\",\"rounds\":2,\"seed\":4,\"dataset\":{\"path\":\"train.jsonl\"},\"groups_per_round\":2,\"samples_per_group\":3,\"lease_samples_max\":2,"
+    "{\"mode\":\"sync\",\"rounds\":2,\"seed\":4,\"dataset\":{\"path\":\"train.jsonl\"},\"verify_samples\":false,\"groups_per_round\":2,\"samples_per_group\":3,\"lease_samples_max\":2,"
     "\"filter\":{\"zero_advantage\":\"refill\",\"refill_max\":2},\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}}",
-    "{\"update\":\"minibatch\",\"groups_per_step\":2,\"rounds\":2,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"groups_per_round\":5,\"samples_per_group\":2,"
+    "{\"update\":\"minibatch\",\"groups_per_step\":2,\"rounds\":2,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_per_round\":5,\"samples_per_group\":2,"
     "\"seed\":3,\"sampling\":{\"max_new_tokens\":8}}",
-    "{\"mode\":\"inflight\",\"max_lag\":1,\"rounds\":3,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"groups_per_round\":2,"
+    "{\"mode\":\"inflight\",\"max_lag\":1,\"rounds\":3,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_per_round\":2,"
     "\"samples_per_group\":2,\"lease_samples_max\":2,\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}}",
 };
 

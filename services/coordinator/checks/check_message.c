@@ -28,9 +28,16 @@ struct check_scores {
   bool promised; /* every sample's worker promises the trainer's bits */
 };
 
+static bool is_taken(const struct taken_groups *taken, int64_t run, int64_t round, int64_t ordinal) {
+  if (taken->run != run || taken->round != round) return false;
+  for (size_t i = 0; i < taken->count; i++)
+    if (taken->ordinals[i] == ordinal) return true;
+  return false;
+}
+
 /* Of the oldest round, as many as the budget takes, one at least. */
 static enum rc waiting_read(struct check *out, struct waiting_check *groups, size_t *count, struct store *s,
-                            int64_t tokens_max, struct err *err) {
+                            int64_t tokens_max, const struct taken_groups *taken, struct err *err) {
   struct rows q;
   bool row;
   int64_t sum = 0;
@@ -44,6 +51,7 @@ static enum rc waiting_read(struct check *out, struct waiting_check *groups, siz
       BINDS(b_int(out->run), b_int(LIMIT_GROUPS_PER_ROUND)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     const int64_t round = rows_int(&q, 0), tokens = rows_int(&q, 3);
+    if (is_taken(taken, out->run, round, rows_int(&q, 1))) continue;
     if (*count > 0 && (round != out->round || sum + tokens > tokens_max)) break;
     out->round = round;
     out->version = rows_int(&q, 4);
@@ -174,13 +182,13 @@ static enum rc waiting_group_read(struct check *c, struct store *s, const struct
 }
 
 enum rc check_read(struct check *out, struct store *s, const struct run_context *x, int64_t tokens_max,
-                   struct arena *arena, struct err *err) {
+                   const struct taken_groups *taken, struct arena *arena, struct err *err) {
   struct waiting_check *groups = arena_alloc(arena, LIMIT_GROUPS_PER_ROUND, sizeof *groups);
   size_t count = 0, samples = 0;
   struct check_moment now = {0};
   *out = (struct check){.run = x->run};
   if (!groups) return no_memory(err);
-  enum rc rc = waiting_read(out, groups, &count, s, tokens_max, err);
+  enum rc rc = waiting_read(out, groups, &count, s, tokens_max, taken, err);
   if (rc == RC_OK && count > 0) rc = moment_read(&now, s, out, err);
   for (size_t g = 0; g < count; g++) samples += (size_t)groups[g].samples;
   out->message.groups = arena_alloc(arena, count + 1, sizeof *out->message.groups);

@@ -38,10 +38,17 @@ struct check {
   size_t count;
 };
 
-/* The run's oldest groups that wait for a check, of one round, under a token budget; none: message.group_count 0.  Groups that
+/* Groups of a check in hand, in order. */
+struct taken_groups {
+  int64_t run, round;
+  int64_t ordinals[LIMIT_GROUPS_PER_ROUND];
+  size_t count;
+};
+
+/* The run's oldest groups that wait for a check and that `taken` does not have, of one round, under a token budget; none: message.group_count 0.  Groups that
  * their batch will bring as they are go ahead; in mode sync once nothing of the round is sampled. */
 enum rc check_read(struct check *out, struct store *s, const struct run_context *x, int64_t tokens_max,
-                   struct arena *arena, struct err *err);
+                   const struct taken_groups *taken, struct arena *arena, struct err *err);
 /* Whether an answer without its log-probabilities says that nothing differs. */
 bool check_agrees(const struct check *c, const struct batch_status *answer, struct arena *arena);
 /* What differs.  RC_CORRUPT when the answer does not fit the message. */

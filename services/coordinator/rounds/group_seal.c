@@ -305,6 +305,11 @@ void group_advantages(const struct run_config *config, const struct scored_group
   advantages_of(config->advantage, shaped, g->count, config->advantage_epsilon, advantages);
 }
 
+static void latency_note(struct core *c, const struct group_head *h) {
+  if (h->leased_ms && c->wall_ms > h->leased_ms)
+    rate_note(&c->pool->rates.latency, (double)(c->wall_ms - h->leased_ms) / 1000, 1, c->now_ms);
+}
+
 static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fence, const struct done_sample *done,
                           int count, struct arena *arena, struct err *err) {
   const struct run_config *config = &c->context->config;
@@ -334,9 +339,7 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
   else if (rc == RC_OK && open == 0)
     rc = round_generated(c, h->run, h->round, err);
   if (rc != RC_OK) return rc;
-  /* samplers are not slow because judges are */
-  if (h->leased_ms && c->wall_ms > h->leased_ms && !remote)
-    rate_note(&c->pool->rates.latency, (double)(c->wall_ms - h->leased_ms) / 1000, 1, c->now_ms);
+  if (done) latency_note(c, h); /* else it has waited for judges or for its check, and samplers are not slow because they are */
   rate_note(&c->pool->rates.tokens, (double)g.tokens, h->count, c->now_ms);
   if (h->purpose == LEASE_TRAINING) pace_note_group(&c->pool->pace, h->run, g.lengths, h->count);
   if (config->frontier == FRONTIER_GATE || c->pool->pace.plan.bounded) c->samples_due = true; /* more may begin now */
@@ -346,14 +349,39 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
   return RC_OK;
 }
 
+/* Is a group whose samples are all in to be checked?  Not where a check could decide nothing: where none of those who drew
+ * it, or not the trainer, promises equal bits, and what is inexact is marked anyway. */
+static enum rc group_is_checked(struct core *c, const struct group_head *g, bool *out, struct err *err) {
+  const struct run_config *config = &c->context->config;
+  int trainers = 0, promising = 0, others = 0;
+  *out = g->purpose == LEASE_TRAINING && run_checks_samples(config);
+  if (!*out || config->on_inexact != INEXACT_MARK) return RC_OK;
+  for (int i = 0; i < c->pool->worker_count; i++) {
+    const struct live_worker *w = &c->pool->workers[i];
+    trainers += w->kind == WORKER_TRAINER;
+    promising += w->kind == WORKER_TRAINER && w->exactness == WORKER_INVARIANT;
+    others += w->kind == WORKER_GENERATION && w->exactness != WORKER_INVARIANT;
+  }
+  *out = trainers == 0 || promising > 0;
+  if (!*out || others == 0) return RC_OK;
+  int64_t found = 0;
+  const enum rc rc = store_int(c->store, &found, err,
+                               "SELECT EXISTS (SELECT 1 FROM leases l INDEXED BY leases_group JOIN workers w ON w.id = l.worker "
+                               "WHERE l.run = ?1 AND l.round = ?2 AND l.group_ordinal = ?3 AND w.exactness = ?4)",
+                               BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal), b_int(WORKER_INVARIANT)));
+  *out = found;
+  return rc;
+}
+
 enum rc group_accept(struct core *c, const struct group_head *g, int64_t fence, const struct done_sample *done,
                      int count, struct arena *arena, struct err *err) {
   const struct reward_rule *rule = run_rule(&c->context->config, g->set);
   const bool remote = reward_remote_terms(rule) > 0, all_in = count == g->open;
-  const bool checked = g->purpose == LEASE_TRAINING && run_checks_samples(&c->context->config);
+  bool checked = false;
   int64_t tokens = 0;
-  enum rc rc = RC_OK;
   if (count == 0) return RC_OK;
+  enum rc rc = all_in ? group_is_checked(c, g, &checked, err) : RC_OK;
+  if (rc != RC_OK) return rc;
   if (all_in && !remote && !checked) return group_seal(c, g, fence, done, count, arena, err);
   for (int i = 0; i < count && rc == RC_OK; i++) {
     rc = sample_store(c, g, fence, &done[i], &(struct earned){done[i].verdict.reward, done[i].verdict.values, NULL}, err);
@@ -366,13 +394,14 @@ enum rc group_accept(struct core *c, const struct group_head *g, int64_t fence, 
   if (all_in) { /* its rewards, or its check, are waited for; for dispatch it is over */
     waiting_closed(&c->pool->waiting, g->run, g->round, g->ordinal);
     c->samples_due = true;
-    atomic_fetch_add(&c->rounds->unchecked, checked);
+    c->unchecked += checked;
+    latency_note(c, g);
   }
   return store_exec(c->store, err,
                     "UPDATE groups SET samples_open = samples_open - ?4, done_samples = done_samples + ?4, done_tokens "
                     "= done_tokens + ?5, unchecked = ?6 WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
                     BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal), b_int(count), b_int(tokens),
-                          b_int(all_in && checked)));
+                          b_int(checked)));
 }
 
 enum rc group_seal_when_judged(struct core *c, int64_t run, int64_t round, int64_t ordinal, struct arena *arena,

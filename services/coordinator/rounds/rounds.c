@@ -51,5 +51,3 @@ struct run_context *rounds_context_keep(struct core *c) {
   pthread_mutex_unlock(&c->rounds->context_lock);
   return x;
 }
-
-unsigned rounds_unchecked(struct core *c) { return atomic_load(&c->rounds->unchecked); }

@@ -1,7 +1,7 @@
 /* The rounds' state in memory: how the time-outs of open groups are counted, in which windows slots count as the run's,
  * what verifying took so far, and the counters of what came of it.
  *
- * The writer's thread only, but for rounds_context_keep and rounds_unchecked; core->rounds.  None of it survives a
+ * The writer's thread only, but for rounds_context_keep; core->rounds.  None of it survives a
  * restart: times count anew. */
 #ifndef LEASEHOLD_COORDINATOR_ROUNDS_ROUNDS_H
 #define LEASEHOLD_COORDINATOR_ROUNDS_ROUNDS_H
@@ -42,7 +42,6 @@ struct rounds {
   struct slot_window windows[SLOT_WINDOWS];           /* the newest run that samples, and the one before */
   struct verifying_notes verifying[VERIFYING_ROUNDS]; /* newest first */
   struct stream_bound stream;
-  atomic_uint unchecked; /* groups that waited for a check, since the start */
   struct metric *m_rounds, *m_refused, *m_samples, *m_tokens, *m_unequal, *m_seconds;
 };
 
@@ -52,8 +51,6 @@ void rounds_destroy(struct core *c); /* also after a rounds_create that failed *
 enum rc rounds_result_refused(struct core *c, int64_t run, struct err *err);
 /* core->context is another now. */
 void rounds_context_changed(struct core *c);
-/* Another number: a group may wait for a check, in a transaction that is about to be committed.  Any thread. */
-unsigned rounds_unchecked(struct core *c);
 /* The active run's, for any thread, to be released by the caller; NULL: there is none. */
 struct run_context *rounds_context_keep(struct core *c);
 

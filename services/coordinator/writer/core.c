@@ -43,8 +43,11 @@ struct writer {
   pthread_t thread;
   bool started, threaded; /* threaded: it was started once */
   atomic_bool broken, groups_awaited;
-  void (*kick)(void *context, int sealed);
+  void (*_Atomic kick)(void *context, int sealed); /* set behind its context */
   void *kick_context;
+  void (*_Atomic check)(void *context);
+  void *check_context;
+  atomic_bool checks_awaited;
   struct command *parked, *parked_last; /* by due_ms */
   int parked_count;
   int64_t parked_seen_ms; /* when all of them were last gone through */
@@ -89,10 +92,16 @@ int64_t core_wall_us(const struct core *c) {
 
 void core_set_kick(struct core *c, void (*kick)(void *context, int sealed), void *context) {
   struct writer *w = writer_of(c);
-  w->kick = kick;
   w->kick_context = context;
+  atomic_store(&w->kick, kick);
+}
+void core_set_check(struct core *c, void (*check)(void *context), void *context) {
+  struct writer *w = writer_of(c);
+  w->check_context = context;
+  atomic_store(&w->check, check);
 }
 void core_await_groups(struct core *c, bool awaited) { atomic_store(&writer_of(c)->groups_awaited, awaited); }
+void core_await_checks(struct core *c, bool awaited) { atomic_store(&writer_of(c)->checks_awaited, awaited); }
 
 /* ---- requests come and go ---- */
 
@@ -317,7 +326,8 @@ static enum rc put_off(struct core *c, int64_t ms, struct err *err) {
  * are here nobody else is likely to come soon. */
 static struct command *company(struct writer *w, size_t taken, bool patient, int64_t begun_us) {
   const struct core *c = &w->core;
-  const bool awaited = c->kick_due || (c->sealed && atomic_load(&w->groups_awaited));
+  const bool awaited = c->kick_due || (c->sealed && atomic_load(&w->groups_awaited)) ||
+                       (c->unchecked && atomic_load(&w->checks_awaited));
   const int64_t passed_us = monotonic_us(c) - begun_us;
   void *item;
   if (!w->threaded || passed_us >= (awaited ? GROUP_US : GROUP_BUSY_US)) return NULL;
@@ -367,9 +377,13 @@ static void transact(struct writer *w, struct command *first) {
   hub_publish(w->hub, c->events);
   events_free(c->events);
   c->events = NULL;
-  if ((c->kick_due || c->sealed) && w->kick) w->kick(w->kick_context, c->kick_due ? 0 : c->sealed);
+  void (*const kick)(void *context, int sealed) = atomic_load(&w->kick);
+  void (*const check)(void *context) = atomic_load(&w->check);
+  if ((c->kick_due || c->sealed) && kick) kick(w->kick_context, c->kick_due ? 0 : c->sealed);
   c->kick_due = false;
   c->sealed = 0;
+  if (c->unchecked && check) check(w->check_context);
+  c->unchecked = 0;
 }
 
 /* ---- calls ---- */

@@ -48,9 +48,13 @@ size_t core_queued(struct core *c);
 /* Called after every commit that the driver may care about: with the groups that were sealed in it, or 0 when something
  * else may be due. */
 void core_set_kick(struct core *c, void (*kick)(void *context, int sealed), void *context);
+/* Called after every commit behind which more groups wait for a check. */
+void core_set_check(struct core *c, void (*check)(void *context), void *context);
 /* Whether the trainer stands still until the next group is sealed: a sealing then commits at once instead of waiting
  * to be grouped with other commands. */
 void core_await_groups(struct core *c, bool awaited);
+/* Likewise, until the next group waits for a check. */
+void core_await_checks(struct core *c, bool awaited);
 
 /* Takes over cmd (NULL: answers 503); suspends the request; it is answered after the commit, or with 504 after
  * deadline_ms, or with 429 when the queue is full. */

@@ -285,7 +285,7 @@ static void run_post(struct workers *w) {
   buf_printf(
       &body,
       "{\"mode\":\"sync\",\"rounds\":2,\"seed\":1,\"dataset\":{\"path\":\"%s\",\"shuffle\":false},"
-      "\"groups_per_round\":%d,\"samples_per_group\":%d,\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":%d},"
+      "\"verify_samples\":false,\"groups_per_round\":%d,\"samples_per_group\":%d,\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":%d},"
       "\"verifier\":{\"kind\":\"numeric\"},\"training\":{\"objective\":\"grpo\",\"chunk_"
       "tokens\":8192}}",
       w->load->dataset, w->load->groups, w->load->samples, w->load->tokens);

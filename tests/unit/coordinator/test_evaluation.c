@@ -114,7 +114,7 @@ static void the_files_of_an_evaluate_run_are_its_sets(void **state) {
   write_data(f, "more.v2.jsonl", "{\"prompt\":\"4+0=\",\"answer\":4}\n");
   post_run(f,
            "{\"dataset\":{\"sources\":[{\"path\":\"train.jsonl\"},{\"path\":\"more.v2.jsonl\"},{\"path\":\"train.jsonl\"}]},"
-           "\"groups_per_round\":0,\"samples_per_group\":2,\"sampling\":{\"temperature\":0,\"max_new_tokens\":8},"
+           "\"verify_samples\":false,\"groups_per_round\":0,\"samples_per_group\":2,\"sampling\":{\"temperature\":0,\"max_new_tokens\":8},"
            "\"training\":{\"objective\":\"evaluate\"}}");
   struct json *run = serve_run(f, &s, "r1", "completed");
   static const char *const names[] = {"train#1", "more", "train#3"};
@@ -136,7 +136,7 @@ static void problems_are_paired_by_their_content(void **state) {
   post_run(f, GRPO(1, SETS));
   json_free(serve_run(f, &s, "r1", "completed"));
   post_run(f,
-           "{\"dataset\":{\"path\":\"other.jsonl\"},\"groups_per_round\":0,\"samples_per_group\":2,\"sampling\":{"
+           "{\"dataset\":{\"path\":\"other.jsonl\"},\"verify_samples\":false,\"groups_per_round\":0,\"samples_per_group\":2,\"sampling\":{"
            "\"temperature\":0,\"max_new_tokens\":8},\"training\":{\"objective\":\"evaluate\"}}");
   json_free(serve_run(f, &s, "r2", "completed"));
   assert_int_equal(call(f, "GET", "/v1/compare?a=r1.1&b=r2&set=a&b_set=other&figure=pass@1", NULL, &answer), 200);

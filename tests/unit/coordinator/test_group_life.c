@@ -9,7 +9,7 @@
 #include "services/coordinator/writer/core_state.h"
 
 #define TIMED(ms)                                                                                             \
-  "{\"rounds\":1,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"groups_per_round\":3," \
+  "{\"rounds\":1,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_per_round\":3," \
   "\"samples_per_group\":4,\"group_timeout_ms\":" #ms                                                         \
   ",\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}}"
 
@@ -152,7 +152,7 @@ static void a_filtered_group_is_refilled_once_with_the_next_prompt(void **state)
   struct fake_server s;
   struct lease_answer a;
   post_run(f,
-           "{\"rounds\":2,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"groups_per_round\":3,"
+           "{\"rounds\":2,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_per_round\":3,"
            "\"samples_per_group\":4,\"filter\":{\"zero_advantage\":\"refill\",\"refill_max\":2},\"sampling\":{"
            "\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}}");
   register_server(f, &s, "gen-1");
@@ -215,7 +215,7 @@ static void the_counts_that_dispatch_orders_by_stay_true(void **state) {
   int holder[64], count = 0;
   uint32_t dice = 7;
   post_run(f,
-           "{\"rounds\":50,\"dataset\":{\"path\":\"train.jsonl\"},\"groups_per_round\":8,\"samples_per_group\":6,"
+           "{\"rounds\":50,\"dataset\":{\"path\":\"train.jsonl\"},\"verify_samples\":false,\"groups_per_round\":8,\"samples_per_group\":6,"
            "\"lease_samples_max\":4,\"sampling\":{\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}}");
   json_free(wait_state(f, "r1", "running"));
   for (int i = 0; i < 3; i++) register_server(f, &servers[i], i == 0 ? "gen-0" : i == 1 ? "gen-1" : "gen-2");
@@ -307,7 +307,7 @@ static void an_overlong_sample_loses_advantage_and_keeps_its_reward(void **state
   struct fake_server s;
   struct lease_answer a;
   struct err err = {0};
-  post_run(f, "{\"rounds\":1,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"groups_per_round\":1,"
+  post_run(f, "{\"rounds\":1,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_per_round\":1,"
               "\"samples_per_group\":4,\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},\"overlong\":{\"buffer\":4},"
               "\"advantage\":{\"kind\":\"leave_one_out\"},\"training\":{\"objective\":\"reinforce\"}}");
   register_server(f, &s, "gen-1");

@@ -164,7 +164,7 @@ static void a_sample_ends_with_the_token_that_completes_a_stop_text(void **state
   struct fake_server s;
   struct lease_answer a;
   struct err err = {0};
-  post_run(f, "{\"rounds\":2,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"groups_per_round\":3,"
+  post_run(f, "{\"rounds\":2,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_per_round\":3,"
               "\"samples_per_group\":4,\"sampling\":{\"max_new_tokens\":8,\"top_p\":0.75,\"stop\":[\"34\",\"absent\"]},"
               "\"training\":{\"objective\":\"grpo\"}}");
   register_server(f, &s, "gen-1");

@@ -10,7 +10,7 @@
 #define STEPS_OF(groups, rest)                                 \
   "{\"update\":\"minibatch\",\"groups_per_step\":" #groups     \
   ",\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false}," \
-  "\"groups_per_round\":5,\"samples_per_group\":4,\"seed\":3,\"sampling\":{\"max_new_tokens\":8}," rest
+  "\"verify_samples\":false,\"groups_per_round\":5,\"samples_per_group\":4,\"seed\":3,\"sampling\":{\"max_new_tokens\":8}," rest
 #define RUN(rest) STEPS_OF(2, rest)
 
 enum { GROUPS = 5 };

@@ -6,7 +6,7 @@
 #include "services/coordinator/decide/states.h"
 
 #define RUN(groups, rest)                                                                                \
-  "{\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"rounds\":2,\"groups_per_round\":" #groups \
+  "{\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"rounds\":2,\"verify_samples\":false,\"groups_per_round\":" #groups \
   ",\"samples_per_group\":4,\"seed\":3" rest "}"
 #define SAMPLING ",\"sampling\":{\"max_new_tokens\":8}"
 
@@ -252,7 +252,7 @@ static void measure_known_lengths(struct fixture *f, struct fake_server *s, int6
                           "{\"prompt\":\"%d+0=\",\"answer\":\"%d\",\"max_new_tokens\":%d}\n", i, i, lengths[i]);
   write_data(f, "train.jsonl", lines);
   snprintf(config, sizeof config,
-           "{\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"rounds\":2,\"groups_per_round\":10,%s"
+           "{\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"rounds\":2,\"verify_samples\":false,\"groups_per_round\":10,%s"
            "\"samples_per_group\":16,\"lease_samples_max\":8,\"sampling\":{\"max_new_tokens\":60,\"ignore_eos\":true}}",
            update);
   f->trainer.compute_us = compute_us;

@@ -19,7 +19,7 @@ enum { GROUPS = 3, SAMPLES = 4 };
   "{\"kind\":\"http\",\"weight\":" #weight ",\"server\":{\"url\":\"http://" url "/\",\"deadline_ms\":600,"            \
   "\"on_deadline\":\"" rule "\"}}"
 #define JUDGED(verifier, more)                                                                                        \
-  "{\"rounds\":1,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"groups_per_round\":3,"         \
+  "{\"rounds\":1,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_per_round\":3,"         \
   "\"samples_per_group\":4,\"group_timeout_ms\":800,\"verifier\":" verifier                                           \
   ",\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}" more "}"
 /* numeric x 0.5 + a x 1 + b x 0.25 */
@@ -394,7 +394,7 @@ static void what_is_drawn_again_is_judged_again(void **state) {
   struct lease_answer a;
   f->trainer.slow_steps = true;
   post_run(f, "{\"mode\":\"inflight\",\"max_lag\":1,\"rounds\":4,\"samples_ahead\":16,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},"
-              "\"groups_per_round\":2,\"samples_per_group\":2,\"lease_samples_max\":2,\"sampling\":{\"max_new_tokens\":8},\"verifier\":" ALONE(
+              "\"verify_samples\":false,\"groups_per_round\":2,\"samples_per_group\":2,\"lease_samples_max\":2,\"sampling\":{\"max_new_tokens\":8},\"verifier\":" ALONE(
                   "fail") ",\"training\":{\"objective\":\"grpo\"}}");
   json_free(wait_state(f, "r1", "running"));
   register_server(f, &s, "gen-1");

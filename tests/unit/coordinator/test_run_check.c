@@ -149,7 +149,7 @@ static void the_trainer_is_told_where_a_run_starts(void **state) {
   json_free(serve_run(f, &s, "r2", "completed"));
   assert_int_equal(f->trainer.start.from, START_CURRENT);
   post_run(f,
-           "{\"dataset\":{\"path\":\"train.jsonl\"},\"groups_per_round\":1,\"samples_per_group\":1,\"sampling\":{"
+           "{\"dataset\":{\"path\":\"train.jsonl\"},\"verify_samples\":false,\"groups_per_round\":1,\"samples_per_group\":1,\"sampling\":{"
            "\"max_new_tokens\":8},\"training\":{\"objective\":\"evaluate\"}}");
   run = serve_run(f, &s, "r3", "completed");
   assert_string_equal(json_string(json_get(json_get(run, "config"), "start"), NULL), "current");

@@ -129,7 +129,7 @@ static void an_evaluate_run_trains_nothing(void **state) {
   struct fake_server s;
   register_server(f, &s, "gen-1");
   post_run(f,
-           "{\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"groups_per_round\":0,\"samples_per_group\":2,"
+           "{\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_per_round\":0,\"samples_per_group\":2,"
            "\"sampling\":{\"temperature\":0,\"max_new_tokens\":8},"
            "\"training\":{\"objective\":\"evaluate\"}}");
   struct json *run = serve_run(f, &s, "r1", "completed");
@@ -143,7 +143,7 @@ static void an_evaluate_run_trains_nothing(void **state) {
 static void a_supervised_run_needs_no_servers(void **state) {
   struct fixture *f = *state;
   post_run(f,
-           "{\"rounds\":4,\"dataset\":{\"path\":\"warm.jsonl\"},\"groups_per_round\":2,\"samples_per_group\":3,"
+           "{\"rounds\":4,\"dataset\":{\"path\":\"warm.jsonl\"},\"verify_samples\":false,\"groups_per_round\":2,\"samples_per_group\":3,"
            "\"training\":{\"objective\":\"cross_entropy\"}}");
   struct json *run = wait_state(f, "r1", "completed");
   assert_int_equal(get_int(run, "version", NULL), 4);
@@ -157,10 +157,10 @@ static void a_supervised_run_needs_no_servers(void **state) {
 static void post_one_that_goes_bad_behind_another(struct fixture *f) {
   write_data(f, "bad.jsonl", "{\"prompt\":\"1+1=\",\"completion\":\"2\"}\n");
   post_run(f,
-           "{\"rounds\":1000000,\"dataset\":{\"path\":\"warm.jsonl\"},\"groups_per_round\":1,\"samples_per_group\":1,"
+           "{\"rounds\":1000000,\"dataset\":{\"path\":\"warm.jsonl\"},\"verify_samples\":false,\"groups_per_round\":1,\"samples_per_group\":1,"
            "\"training\":{\"objective\":\"cross_entropy\"}}");
   post_run(f,
-           "{\"rounds\":1,\"dataset\":{\"path\":\"bad.jsonl\"},\"groups_per_round\":1,\"samples_per_group\":1,"
+           "{\"rounds\":1,\"dataset\":{\"path\":\"bad.jsonl\"},\"verify_samples\":false,\"groups_per_round\":1,\"samples_per_group\":1,"
            "\"training\":{\"objective\":\"cross_entropy\"}}");
   json_free(wait_state(f, "r1", "running"));
   write_data(f, "bad.jsonl", "{\"prompt\":1}\n");
@@ -188,7 +188,7 @@ static void a_run_paused_by_trouble_can_be_stopped_and_the_next_one_runs(void **
   struct json *answer;
   post_one_that_goes_bad_behind_another(f);
   post_run(f,
-           "{\"rounds\":1,\"dataset\":{\"path\":\"warm.jsonl\"},\"groups_per_round\":1,\"samples_per_group\":1,"
+           "{\"rounds\":1,\"dataset\":{\"path\":\"warm.jsonl\"},\"verify_samples\":false,\"groups_per_round\":1,\"samples_per_group\":1,"
            "\"training\":{\"objective\":\"cross_entropy\"}}");
   json_free(wait_held(f, "r2", "stop it")); /* it was never opened, and r3 waits for it */
   json_free(wait_state(f, "r3", "queued"));
@@ -469,7 +469,7 @@ static void a_run_waits_for_a_trainer_that_stays_away_and_goes_on_with_it(void *
   f->options.worker_ttl_ms = 10000;
   coordinator_restart(f);
   post_run(f,
-           "{\"rounds\":2000,\"dataset\":{\"path\":\"warm.jsonl\"},\"groups_per_round\":1,\"samples_per_group\":1,"
+           "{\"rounds\":2000,\"dataset\":{\"path\":\"warm.jsonl\"},\"verify_samples\":false,\"groups_per_round\":1,\"samples_per_group\":1,"
            "\"training\":{\"objective\":\"cross_entropy\"}}");
   json_free(wait_state(f, "r1", "running"));
   time_passes(f, 10001); /* without a heartbeat */
@@ -589,7 +589,7 @@ static void a_trainer_that_does_not_know_the_epoch_yet_is_asked_again(void **sta
   f->trainer.strange = 3;
   pthread_mutex_unlock(&f->trainer.lock);
   post_run(f,
-           "{\"rounds\":1,\"dataset\":{\"path\":\"warm.jsonl\"},\"groups_per_round\":1,\"samples_per_group\":1,"
+           "{\"rounds\":1,\"dataset\":{\"path\":\"warm.jsonl\"},\"verify_samples\":false,\"groups_per_round\":1,\"samples_per_group\":1,"
            "\"training\":{\"objective\":\"cross_entropy\"}}");
   json_free(wait_state(f, "r1", "completed"));
 }
@@ -600,7 +600,7 @@ static void events_report_every_state_and_round(void **state) {
   struct err err;
   char url[160];
   post_run(f,
-           "{\"rounds\":2,\"dataset\":{\"path\":\"warm.jsonl\"},\"groups_per_round\":1,\"samples_per_group\":1,"
+           "{\"rounds\":2,\"dataset\":{\"path\":\"warm.jsonl\"},\"verify_samples\":false,\"groups_per_round\":1,\"samples_per_group\":1,"
            "\"training\":{\"objective\":\"cross_entropy\"}}");
   snprintf(url, sizeof url, "%s/v1/runs/r1/events", f->url);
   const struct http_call c = {.method = "GET", .url = url, .deadline_ms = DEADLINE_MS};

@@ -13,7 +13,7 @@ enum { SLOTS = 64, GROUPS = 2, SAMPLES = 2 };
 /* Steps of 2 groups of 2 samples; max_lag 1; what is ahead: 4 groups. */
 #define STREAM(rounds, more)                                                                                          \
   "{\"mode\":\"inflight\",\"max_lag\":1,\"rounds\":" #rounds                                                          \
-  ",\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"groups_per_round\":2,\"samples_per_group\"" \
+  ",\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_per_round\":2,\"samples_per_group\"" \
   ":2,\"lease_samples_max\":2,\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},\"training\":{\"objective\":"   \
   "\"grpo\"}" more "}"
 

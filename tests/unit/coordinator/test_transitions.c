@@ -53,7 +53,7 @@ enum {
 
 static const char config_text[] =
     "{\"mode\":\"pipelined\",\"rounds\":3,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},"
-    "\"groups_per_round\":4,\"samples_per_group\":4,\"lease_samples_max\":3,"
+    "\"verify_samples\":false,\"groups_per_round\":4,\"samples_per_group\":4,\"lease_samples_max\":3,"
     "\"filter\":{\"zero_advantage\":\"refill\",\"refill_max\":2},"
     "\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}}";
 

@@ -83,7 +83,7 @@ static void a_paused_evaluation_ends_with_its_last_result(void **state) {
   struct lease_answer a;
   struct err err;
   post_run(f,
-           "{\"dataset\":{\"path\":\"train.jsonl\"},\"groups_per_round\":2,\"samples_per_group\":2,"
+           "{\"dataset\":{\"path\":\"train.jsonl\"},\"verify_samples\":false,\"groups_per_round\":2,\"samples_per_group\":2,"
            "\"sampling\":{\"temperature\":0,\"max_new_tokens\":8},\"training\":{\"objective\":\"evaluate\"}}");
   register_server(f, &s, "gen-1");
   poll_leases(f, &s, 64, &a);
@@ -302,7 +302,7 @@ static void a_round_of_a_thousand_samples_is_quick(void **state) {
   register_server(f, &s, "gen-1");
   const clock_t begun = clock();
   post_run(f,
-           "{\"rounds\":2,\"dataset\":{\"path\":\"train.jsonl\"},\"groups_per_round\":64,\"samples_per_group\":16,"
+           "{\"rounds\":2,\"dataset\":{\"path\":\"train.jsonl\"},\"verify_samples\":false,\"groups_per_round\":64,\"samples_per_group\":16,"
            "\"sampling\":{\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}}");
   struct json *run = serve_run(f, &s, "r1", "completed");
   assert_int_equal(get_int(run, "totals", "sampled_tokens"), 2 * 64 * 16 * 3);
