@@ -560,7 +560,7 @@ def test_garbage_under_an_old_fence(base_model, references, tmp_path, fault):
     """Nothing is filtered here, so that garbage that is let in is trained on, whatever its rewards."""
     coordinator = SHORT_LEASES + (["--fault", fault] if fault else [])
     with start(tmp_path, base_model, coordinator=coordinator, coordinator_bin=FAULT_BIN) as cluster:
-        answer, run = zombie_under_an_old_fence(cluster, config(filter=KEEP, lease_samples_max=2))
+        answer, run = zombie_under_an_old_fence(cluster, config(filter=KEEP, lease_samples_max=2, verify_samples=not fault))  # which sees it anyway
         if fault:
             cluster.wait(run)
             played = Play(cluster, run)
@@ -603,7 +603,7 @@ def test_a_server_that_goes_on_sampling_from_old_weights(base_model, references,
     with start(tmp_path, base_model, coordinator=[*QUICK, *(["--fault", fault] if fault else [])], coordinator_bin=FAULT_BIN) as cluster:
         cluster.add_server("honest", *FAST)
         cluster.add_server("stale", *FAST, "--fault", "no-version-check", bin_dir=FAULT_BIN)
-        run = cluster.create_run(config(filter=KEEP, lease_samples_max=2))
+        run = cluster.create_run(config(filter=KEEP, lease_samples_max=2, verify_samples=not fault))  # which sees it anyway
         if fault:
             cluster.wait(run)
             played = Play(cluster, run)

@@ -14,6 +14,7 @@
 #include "services/coordinator/checks/settle.h"
 #include "services/coordinator/decide/states.h"
 #include "services/coordinator/rounds/rounds.h"
+#include "services/coordinator/run/round_work.h"
 #include "services/coordinator/trainer/trainer_target.h"
 
 /* IDLE_MS: between two looks when no commit says that a group waits, as after a pause.  TROUBLE_MS: after a check that came
@@ -161,6 +162,7 @@ static enum rc check_once(struct checker *k, const struct run_context *x, bool *
   enum rc rc = take(k, x, &c, &trainer, arena, err);
   *found = c.message.group_count > 0;
   if (rc != RC_OK || !*found) return rc;
+  round_work(x, c.round, -1);
   rc = ask(k, &trainer, &c, arena, err);
   if (rc == RC_OK) {
     pthread_mutex_lock(&t->lock);

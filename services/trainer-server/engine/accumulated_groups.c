@@ -40,14 +40,16 @@ bool accumulated_keep(struct accumulated_group *g, const struct digest *content,
                       const struct sample_logprobs *samples, size_t count) {
   size_t total = 0, at = 0;
   for (size_t i = 0; i < count; i++) total += samples[i].logprobs.count;
-  struct kept_unit *k = malloc(sizeof *k + total * sizeof k->logprobs[0]);
+  struct kept_unit *k = malloc(sizeof *k + 2 * total * sizeof k->numbers[0]);
   if (!k) return false;
   k->content = *content;
   k->stats = *stats;
   k->count = total;
   for (size_t i = 0; i < count; i++) {
-    memcpy(k->logprobs + at, samples[i].logprobs.items, samples[i].logprobs.count * sizeof k->logprobs[0]);
-    at += samples[i].logprobs.count;
+    const size_t n = samples[i].logprobs.count;
+    memcpy(k->numbers + at, samples[i].logprobs.items, n * sizeof k->numbers[0]);
+    memcpy(k->numbers + total + at, samples[i].entropies.items, n * sizeof k->numbers[0]);
+    at += n;
   }
   g->kept = k;
   return true;

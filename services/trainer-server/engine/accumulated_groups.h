@@ -23,8 +23,8 @@ struct accumulated_group {
 struct kept_unit {
   struct digest content; /* batch_group_digest */
   struct batch_stats stats;
-  size_t count;
-  float logprobs[]; /* [count], sample after sample */
+  size_t count;    /* trained tokens */
+  float numbers[]; /* [2 * count]: log-probabilities, sample after sample; then the entropies behind them, likewise */
 };
 
 struct accumulated {
@@ -38,6 +38,7 @@ struct accumulated_group *accumulated_find(struct accumulated *a, const char *id
 /* A group that is not in it yet; asserts that there is room: see batch_check. */
 void accumulated_add(struct accumulated *a, const char *id);
 /* One that was just added was taken ahead; false when memory is refused: it will be computed once more. */
+/* samples: entropies as many as log-probabilities. */
 bool accumulated_keep(struct accumulated_group *g, const struct digest *content, const struct batch_stats *stats,
                       const struct sample_logprobs *samples, size_t count);
 void accumulated_clear(struct accumulated *a);

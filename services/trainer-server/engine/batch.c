@@ -145,10 +145,11 @@ static enum rc check_unit(struct units_job *j, size_t g, struct lane *lane, stru
   }
   if (rc != RC_OK) return rc;
   unit_draws_compare(&draws, &unit, group);
+  pthread_mutex_lock(&j->mutex);
+  if (ahead && draws.difference_count == 0) poisoned = !gradient_end(j, g, lane);
+  if (++j->done == (j->mine + 1) / 2) fault_die(TRAINER_FAULT_DIE_IN_BATCH, in->version);
+  pthread_mutex_unlock(&j->mutex);
   if (ahead && draws.difference_count == 0) {
-    pthread_mutex_lock(&j->mutex);
-    poisoned = !gradient_end(j, g, lane);
-    pthread_mutex_unlock(&j->mutex);
     if (timeline) result.compute_us += timeline_mark(timeline, CAUSE_COMPUTE, clock_monotonic_us());
   }
   struct unit_report *r = &j->work->reports[g];
@@ -299,17 +300,18 @@ static enum rc take_kept(struct unit_report *r, const struct kept_unit *kept, co
   batch_group_digest(&content, group);
   if (!digest_equal(&content, &kept->content))
     return err_set(err, RC_CONFLICT, "groups", "group %s was taken ahead of its batch with other samples or advantages", group->id);
-  float *logprobs = arena_alloc(arena, kept->count + 1, sizeof *logprobs);
+  float *numbers = arena_alloc(arena, 2 * kept->count + 1, sizeof *numbers);
   *r = (struct unit_report){.state = UNIT_DONE,
                             .stats = kept->stats,
                             .samples = arena_alloc(arena, group->sample_count + 1, sizeof *r->samples),
                             .sample_count = group->sample_count};
-  if (!logprobs || !r->samples) return err_set(err, RC_NO_MEMORY, NULL, "the results of group %s were refused memory", group->id);
-  memcpy(logprobs, kept->logprobs, kept->count * sizeof *logprobs);
+  if (!numbers || !r->samples) return err_set(err, RC_NO_MEMORY, NULL, "the results of group %s were refused memory", group->id);
+  memcpy(numbers, kept->numbers, 2 * kept->count * sizeof *numbers);
   for (size_t i = 0; i < group->sample_count; i++) {
     const struct batch_sample *s = &group->samples[i];
     const size_t trained = wire_segments_trained(s->segments, s->segment_count);
-    r->samples[i] = (struct sample_logprobs){.id = s->id, .logprobs = {logprobs + at, trained}};
+    r->samples[i] = (struct sample_logprobs){
+        .id = s->id, .logprobs = {numbers + at, trained}, .entropies = {numbers + kept->count + at, trained}};
     at += trained;
   }
   return RC_OK;
