@@ -390,6 +390,23 @@ static void answer_fill(struct batch_status *out, const struct submit_batch *in,
   out->sample_count = at;
 }
 
+/* What a check took and no batch will be answered with: the next batch tells it, so that the sums are the timeline's. */
+static void checked_note(struct engine *e, const struct batch_work *work, int64_t waited_us) {
+  e->next_step.checked_compute_us += waited_us;
+  for (size_t g = 0; g < work->in->group_count; g++) {
+    const struct unit_report *r = &work->reports[g];
+    if (work->adds[g] && r->difference_count == 0) continue; /* kept with its results */
+    e->next_step.checked_logprob_us += r->stats.logprob_us;
+    e->next_step.checked_compute_us += r->stats.compute_us;
+  }
+}
+
+static void checked_take(struct engine *e, struct batch_stats *out) {
+  out->logprob_us += e->next_step.checked_logprob_us;
+  out->compute_us += e->next_step.checked_compute_us;
+  e->next_step.checked_logprob_us = e->next_step.checked_compute_us = 0;
+}
+
 enum rc batch_job(struct engine *e, struct job *job, struct err *err) {
   const struct submit_batch *in = &job->in.batch;
   struct batch_status *out = &job->out.batch;
@@ -408,9 +425,13 @@ enum rc batch_job(struct engine *e, struct job *job, struct err *err) {
   if ((rc = units_plan(e, in, adds, reports, &job->arena, err)) != RC_OK) return rc;
   const struct batch_work work = {.in = in, .adds = adds, .first = e->next_step.accumulated->count, .reports = reports};
   if ((rc = batch_compute(e, &work, &waited_us, &job->arena, err)) != RC_OK) return rc;
-  out->stats.compute_us = waited_us;
   answer_fill(out, in, reports);
-  if (in->check.wanted) return RC_OK; /* its stretch of the timeline goes with the next batch's */
+  if (in->check.wanted) { /* its stretch of the timeline goes with the next batch's */
+    checked_note(e, &work, waited_us);
+    return RC_OK;
+  }
+  out->stats.compute_us += waited_us;
+  checked_take(e, &out->stats);
   for (size_t g = 0; g < in->group_count; g++) accumulated_find(e->next_step.accumulated, in->groups[g].id)->answered = true;
   metric_add(e->metric_tokens, (double)out->stats.tokens);
   timeline_take(&e->timeline, &out->intervals, &out->interval_count, 0, clock_wall_offset_us(), &job->arena);

@@ -67,6 +67,7 @@ struct next_step {
   bool pending_inner;
   char pending_id[LIMIT_NAME_MAX];
   struct step_result result; /* of the pending one */
+  int64_t checked_logprob_us, checked_compute_us; /* of checks (batch.c), until a batch tells them */
 };
 
 /* A checkpoint that is written while the next step's gradients are computed, see version.h. */
