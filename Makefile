@@ -487,7 +487,7 @@ bench-trl: all ## run the demo beside TRL's GRPOTrainer, from the same base (by 
 test-page: all ## look at the page in a headless Chromium: views, live runs, keyboard, hostile text, long runs (chromium from Debian, 300 MB; pictures in build/page)
 	$(PYTHON) -m pytest -q -p no:cacheprovider tests/page
 
-test-compose: ## run the images and the containers on a real docker engine, disturbed in every way (skipped where none answers; BOUNDED=1: two minutes of it)
+test-compose: ## run the images and the containers on a real docker engine, disturbed in every way (skipped where none answers; BOUNDED=1: three and a half minutes of it)
 	$(PYTHON) -m pytest -q -rs -p no:cacheprovider --durations=0 --durations-min=1 $(if $(BOUNDED),-m bounded) tests/compose
 
 test-bochs: ## run the AMX kernels on an emulated CPU that has AMX, about an hour (BOCHS=/path/to/bochs, else skipped)

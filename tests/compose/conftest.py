@@ -16,7 +16,7 @@ from runs import Reference, demo_config
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "bounded: of the two minutes that .ci/run takes")
+    config.addinivalue_line("markers", "bounded: of the part that .ci/run takes")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -102,7 +102,7 @@ def test_containers_may_do_little(stack):
 def test_health_checks_tell_the_sound_from_the_frozen(stack):
     (server,) = stack.pool(1)
     stack.wait_until("three containers are healthy", lambda: {stack.inspect(one, ".State.Health.Status") for one in stack.containers()} == {"healthy"}, seconds=90)
-    assert "404" in docker("exec", server, "leasehold-healthcheck", "8100", "/nothing", fails=True)
+    assert "401" in docker("exec", server, "leasehold-healthcheck", "8100", "/nothing", fails=True)  # it shows no token
     assert "refused" in docker("exec", server, "leasehold-healthcheck", "8101", "/healthz", fails=True)
     docker("kill", "--signal", "STOP", server)
     try:
