@@ -81,7 +81,7 @@ class Stack(Cluster):
         self.tokens = pathlib.Path(tempfile.mkdtemp(prefix="leasehold-tokens-"))
         command(ROOT / "deploy/security/make-tokens", self.tokens)
         shown = {"LEASEHOLD_TOKENS": str(self.tokens), "LEASEHOLD_AUTH_TOKEN": (self.tokens / "viewer").read_text().strip()}  # the latter by Prometheus
-        self.environment = {**os.environ, **shown, "BASE_IMAGE": BASE_IMAGE, "LEASEHOLD_IMAGE": IMAGE, "COMPOSE_PROJECT_NAME": self.project, **DEFAULTS, **self.ports, **settings}
+        self.environment = {**os.environ, **DEFAULTS, **shown, "BASE_IMAGE": BASE_IMAGE, "LEASEHOLD_IMAGE": IMAGE, "COMPOSE_PROJECT_NAME": self.project, **self.ports, **settings}
         SERVICE_OF[self.coordinator.url] = "coordinator"
         TOKEN_OF[self.coordinator.url] = (self.tokens / "admin").read_text().strip()
 
