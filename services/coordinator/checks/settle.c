@@ -20,18 +20,26 @@
 
 enum { DETAIL_MAX = 512, ACCUSED_MAX = 64 /* workers of one check; those of more come with the next */ };
 
-/* A sample of the check, and who drew it. */
+/* Who drew samples of the check, and how many of its groups that are settled. */
+struct judged_worker {
+  int64_t id;
+  char name[LIMIT_NAME_MAX];
+  bool promised; /* the bits that the trainer promises, too */
+  int64_t held, refused;
+};
+
 struct judged_sample {
   const struct found_sample *found;
   bool still; /* it waits for this check */
-  int64_t worker;
-  char name[LIMIT_NAME_MAX];
+  struct judged_worker *worker;
   enum sample_verdict verdict;
 };
 
 struct settling {
   const struct settle_message *m;
   struct judged_sample *samples; /* [m->count] */
+  struct judged_worker *workers; /* [m->count] at most */
+  size_t worker_count;
   bool trainer_invariant;
   int trainer_device; /* -1: unknown */
   const char *accused[ACCUSED_MAX]; /* names, each once */
@@ -51,41 +59,51 @@ static enum rc trainer_look(struct core *c, struct settling *s, struct err *err)
   return RC_OK;
 }
 
-/* The holder that drew the token at the first difference, or else the one that ended the sample. */
-static enum rc sample_look(struct core *c, const struct settling *s, struct judged_sample *j, enum worker_exactness *exactness,
-                           struct err *err) {
-  const struct found_sample *f = j->found;
+static enum rc worker_read(struct core *c, const struct settling *s, struct judged_worker *out, int64_t id, struct err *err) {
   struct rows q;
-  struct digest digest;
   bool row = false;
-  enum rc rc = store_query(
-      c->store, &q, err,
-      "SELECT s.digest, w.id, w.name, w.exactness FROM samples s JOIN groups g ON g.run = s.run AND g.round = s.round AND "
-      "g.ordinal = s.group_ordinal JOIN workers w ON w.id = coalesce((SELECT worker FROM handed_back h WHERE h.run = s.run "
-      "AND h.round = s.round AND h.group_ordinal = s.group_ordinal AND h.sample = s.sample AND ?5 >= 0 AND h.tokens > ?5 "
-      "ORDER BY h.tokens LIMIT 1), s.worker) WHERE s.run = ?1 AND s.round = ?2 AND s.group_ordinal = ?3 AND s.sample = ?4 "
-      "AND s.state = " SQL_SAMPLE_DONE " AND g.unchecked = 1 AND g.state = " SQL_GROUP_OPEN,
-      BINDS(b_int(s->m->run), b_int(s->m->round), b_int(f->group), b_int(f->sample), b_int(f->shown)));
+  enum worker_exactness exactness = WORKER_INVARIANT;
+  const struct live_worker *w = worker_live(c, id);
+  const bool one_device = !w || s->trainer_device < 0 || (int)w->device == s->trainer_device;
+  *out = (struct judged_worker){.id = id};
+  enum rc rc = store_query(c->store, &q, err, "SELECT name, exactness FROM workers WHERE id = ?1", BINDS(b_int(id)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
-    j->still = rows_digest(&q, 0, &digest) && digest_equal(&digest, &f->digest);
-    j->worker = rows_int(&q, 1);
-    snprintf(j->name, sizeof j->name, "%s", rows_text(&q, 2, NULL));
-    *exactness = (enum worker_exactness)rows_int(&q, 3);
+    snprintf(out->name, sizeof out->name, "%s", rows_text(&q, 0, NULL));
+    exactness = (enum worker_exactness)rows_int(&q, 1);
   }
   rows_end(&q);
+  out->promised = s->trainer_invariant && exactness == WORKER_INVARIANT && one_device;
   return rc;
 }
 
-static enum rc sample_judge(struct core *c, const struct settling *s, struct judged_sample *j, struct err *err) {
-  enum worker_exactness exactness = WORKER_INVARIANT;
+static enum rc worker_find(struct core *c, struct settling *s, struct judged_worker **out, int64_t id, struct err *err) {
+  for (size_t i = 0; i < s->worker_count; i++) {
+    *out = &s->workers[i];
+    if ((*out)->id == id) return RC_OK;
+  }
+  *out = &s->workers[s->worker_count];
+  const enum rc rc = worker_read(c, s, *out, id, err);
+  s->worker_count += rc == RC_OK;
+  return rc;
+}
+
+/* The holder that drew the token at the first difference, where that is not the one that ended the sample. */
+static enum rc holder_at(struct core *c, const struct settle_message *m, const struct found_sample *f, int64_t *worker,
+                         struct err *err) {
+  return store_int(c->store, worker, err,
+                   "SELECT coalesce((SELECT worker FROM handed_back WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND "
+                   "sample = ?4 AND tokens > ?5 ORDER BY tokens LIMIT 1), ?6)",
+                   BINDS(b_int(m->run), b_int(m->round), b_int(f->group), b_int(f->sample), b_int(f->shown), b_int(*worker)));
+}
+
+static enum rc sample_judge(struct core *c, struct settling *s, struct judged_sample *j, int64_t worker, struct err *err) {
   const struct found_sample *f = j->found;
-  const enum rc rc = sample_look(c, s, j, &exactness, err);
-  if (rc != RC_OK || !j->still) return rc;
-  const struct live_worker *w = worker_live(c, j->worker);
-  const bool one_device = !w || s->trainer_device < 0 || (int)w->device == s->trainer_device;
+  enum rc rc = f->shown >= 0 ? holder_at(c, s->m, f, &worker, err) : RC_OK;
+  if (rc == RC_OK) rc = worker_find(c, s, &j->worker, worker, err);
+  if (rc != RC_OK) return rc;
   const struct checked_sample facts = {
-      .promised = s->trainer_invariant && exactness == WORKER_INVARIANT && one_device,
+      .promised = j->worker->promised,
       .position = f->position,
       .unequal = f->mismatch.unequal,
       .nonfinite = f->mismatch.nonfinite,
@@ -94,12 +112,39 @@ static enum rc sample_judge(struct core *c, const struct settling *s, struct jud
   return RC_OK;
 }
 
-static enum rc count_sample(struct core *c, const struct settling *s, const struct judged_sample *j, struct err *err) {
-  return store_exec(c->store, err,
+/* Samples [begin, end) are a group's, in order.  Those that are not found do not wait for this check any more. */
+static enum rc group_judge(struct core *c, struct settling *s, size_t begin, size_t end, struct err *err) {
+  struct rows q;
+  struct digest digest;
+  bool row;
+  size_t i = begin;
+  enum rc rc = store_query(c->store, &q, err,
+                           "SELECT s.sample, s.digest, s.worker FROM groups g JOIN samples s ON s.run = g.run AND s.round = "
+                           "g.round AND s.group_ordinal = g.ordinal WHERE g.run = ?1 AND g.round = ?2 AND g.ordinal = ?3 AND "
+                           "g.unchecked = 1 AND g.state = " SQL_GROUP_OPEN " AND s.state = " SQL_SAMPLE_DONE " ORDER BY s.sample",
+                           BINDS(b_int(s->m->run), b_int(s->m->round), b_int(s->m->found[begin].group)));
+  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
+    while (i < end && s->m->found[i].sample < rows_int(&q, 0)) i++;
+    if (i == end || s->m->found[i].sample != rows_int(&q, 0)) continue;
+    struct judged_sample *j = &s->samples[i];
+    j->still = rows_digest(&q, 1, &digest) && digest_equal(&digest, &j->found->digest);
+    if (j->still) rc = sample_judge(c, s, j, rows_int(&q, 2), err);
+  }
+  rows_end(&q);
+  return rc;
+}
+
+static enum rc count_workers(struct core *c, const struct settling *s, struct err *err) {
+  enum rc rc = RC_OK;
+  for (size_t i = 0; i < s->worker_count && rc == RC_OK; i++) {
+    const struct judged_worker *w = &s->workers[i];
+    if (w->held + w->refused == 0) continue;
+    rc = store_exec(c->store, err,
                     "INSERT INTO checked (run, round, name, held, refused) VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO UPDATE "
                     "SET held = held + excluded.held, refused = refused + excluded.refused",
-                    BINDS(b_int(s->m->run), b_int(s->m->round), b_text(j->name), b_int(j->verdict == SAMPLE_HOLDS),
-                          b_int(j->verdict == SAMPLE_REFUSED)));
+                    BINDS(b_int(s->m->run), b_int(s->m->round), b_text(w->name), b_int(w->held), b_int(w->refused)));
+  }
+  return rc;
 }
 
 /* ---- a sample that is refused ---- */
@@ -110,14 +155,14 @@ static void evidence(char *out, size_t size, const struct settling *s, const str
     snprintf(out, size,
              "%s (%s) sent token %d with log-probability %.9g at position %d; version %" PRId64
              " draws token %d there, whose log-probability is %.9g; that of the token that was sent is %.9g",
-             id_worker(j->worker).text, j->name, f->given, (double)f->given_logprob, f->shown, s->m->version, f->due,
+             id_worker(j->worker->id).text, j->worker->name, f->given, (double)f->given_logprob, f->shown, s->m->version, f->due,
              (double)f->due_logprob, (double)f->own_logprob);
     return;
   }
   snprintf(out, size,
            "%s (%s) sent log-probability %.9g for token %d at position %d; under version %" PRId64
            " it is %.9g, and %" PRId64 " of %d differ",
-           id_worker(j->worker).text, j->name, (double)f->given_logprob, f->given, f->shown, s->m->version,
+           id_worker(j->worker->id).text, j->worker->name, (double)f->given_logprob, f->given, f->shown, s->m->version,
            (double)f->own_logprob, f->mismatch.unequal, f->tokens);
 }
 
@@ -133,7 +178,7 @@ static enum rc refuse(struct core *c, struct settling *s, const struct judged_sa
   char detail[DETAIL_MAX];
   evidence(detail, sizeof detail, s, j);
   if (!s->first[0]) memcpy(s->first, detail, sizeof s->first);
-  accuse(s, j->name);
+  accuse(s, j->worker->name);
   const enum rc rc = journal_incident(c, s->m->run, "sample_refused",
                                       id_sample(s->m->run, s->m->round, f->group, f->sample).text, detail, err);
   return rc == RC_OK ? sample_again(c, s->m->run, &again, err) : rc;
@@ -157,7 +202,7 @@ static enum rc inexact_group(struct core *c, struct settling *s, const struct ju
   const int64_t group = j->found->group;
   char reason[DETAIL_MAX];
   snprintf(reason, sizeof reason, "log-probabilities of %s are %.3g off the trainer's in the mean, at most %.3g were expected",
-           j->name, mismatch_mean(j->found->mismatch.abs_sum, j->found->mismatch.nonfinite, j->found->tokens),
+           j->worker->name, mismatch_mean(j->found->mismatch.abs_sum, j->found->mismatch.nonfinite, j->found->tokens),
            VERDICT_MISMATCH_MOST);
   if (c->context->config.on_inexact == INEXACT_FAIL) {
     char why[DETAIL_MAX + 2 * LIMIT_NAME_MAX];
@@ -182,8 +227,9 @@ static enum rc group_settle(struct core *c, struct settling *s, size_t begin, si
     const struct judged_sample *j = &s->samples[i];
     if (j->verdict == SAMPLE_INEXACT) inexact = j;
     refused |= j->verdict == SAMPLE_REFUSED;
-    rc = count_sample(c, s, j, err);
-    if (rc == RC_OK && j->verdict == SAMPLE_REFUSED) rc = refuse(c, s, j, err);
+    j->worker->held += j->verdict == SAMPLE_HOLDS;
+    j->worker->refused += j->verdict == SAMPLE_REFUSED;
+    if (j->verdict == SAMPLE_REFUSED) rc = refuse(c, s, j, err);
   }
   if (rc != RC_OK) return rc;
   if (inexact && !refused && c->context->config.on_inexact != INEXACT_MARK) return inexact_group(c, s, inexact, err);
@@ -253,23 +299,24 @@ static enum rc worker_settle(struct core *c, const struct settling *s, const cha
 
 enum rc settle_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct settle_message *m = cmd->message;
-  struct settling s = {.m = m, .samples = arena_alloc(&cmd->arena, m->count + 1, sizeof *s.samples)};
+  struct settling s = {.m = m,
+                       .samples = arena_alloc(&cmd->arena, m->count + 1, sizeof *s.samples),
+                       .workers = arena_alloc(&cmd->arena, m->count + 1, sizeof *s.workers)};
   enum run_state state = RUN_RUNNING;
   bool held = false;
-  if (!s.samples) return err_set(err, RC_NO_MEMORY, NULL, "a check's verdicts were refused memory");
+  if (!s.samples || !s.workers) return err_set(err, RC_NO_MEMORY, NULL, "a check's verdicts were refused memory");
   if (!c->context || c->context->run != m->run)
     return err_set(err, RC_UNAVAILABLE, NULL, "run %s is not active just now", id_run(m->run).text);
   enum rc rc = run_state_of(c->store, m->run, &state, err);
   if (rc != RC_OK || state != RUN_RUNNING) return rc;
   rc = trainer_look(c, &s, err);
-  for (size_t i = 0; i < m->count && rc == RC_OK; i++) {
-    s.samples[i].found = &m->found[i];
-    rc = sample_judge(c, &s, &s.samples[i], err);
-  }
+  for (size_t i = 0; i < m->count; i++) s.samples[i].found = &m->found[i];
   for (size_t begin = 0, end; begin < m->count && rc == RC_OK; begin = end) {
     for (end = begin + 1; end < m->count && m->found[end].group == m->found[begin].group;) end++;
-    rc = group_settle(c, &s, begin, end, &cmd->arena, err);
+    rc = group_judge(c, &s, begin, end, err);
+    if (rc == RC_OK) rc = group_settle(c, &s, begin, end, &cmd->arena, err);
   }
+  if (rc == RC_OK) rc = count_workers(c, &s, err);
   for (int i = 0; i < s.accused_count && rc == RC_OK && !held; i++) rc = worker_settle(c, &s, s.accused[i], &held, err);
   return rc;
 }

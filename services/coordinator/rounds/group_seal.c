@@ -73,7 +73,7 @@ static struct bind values_bind(const struct reward_rule *rule, const double *val
   return rule->is_sum ? b_blob(values, (size_t)rule->count * sizeof *values) : b_null();
 }
 
-/* What a sample earned.  advantage NULL: the group is not complete. */
+/* What a sample earned.  advantage NULL: it is not known yet. */
 struct earned {
   double reward;
   const double *values; /* of the rule's terms */
@@ -143,6 +143,7 @@ struct sealing {
   float *advantages;      /* [count] */
   struct digest *digests; /* [count] of what was accepted */
   int32_t *lengths;       /* [count] in tokens */
+  float *known;           /* [count] the advantages that are stored with what was judged; NaN: not yet */
   bool *has;              /* [count] */
 };
 
@@ -174,8 +175,8 @@ static enum rc sealing_read(struct core *c, struct sealing *g, int *found, struc
   struct rows q;
   bool row;
   enum rc rc = store_query(c->store, &q, err,
-                           "SELECT sample, reward, digest, tokens, well_formed, version_first, version_last, term_values FROM samples "
-                           "WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND state = ?4 ORDER BY sample",
+                           "SELECT sample, reward, digest, tokens, well_formed, version_first, version_last, term_values, "
+                           "advantage FROM samples WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND state = ?4 ORDER BY sample",
                            BINDS(b_int(h->run), b_int(h->round), b_int(h->ordinal), b_int(SAMPLE_DONE)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     const int64_t i = rows_int(&q, 0);
@@ -185,6 +186,7 @@ static enum rc sealing_read(struct core *c, struct sealing *g, int *found, struc
     rows_digest(&q, 2, &g->digests[i]);
     g->lengths[i] = (int32_t)rows_int(&q, 3);
     sealing_values_read(g, i, &q, 7);
+    if (!rows_null(&q, 8)) g->known[i] = (float)rows_real(&q, 8);
     sealing_count(g, rows_int(&q, 4), rows_int(&q, 5), rows_int(&q, 6));
     g->tokens += g->lengths[i];
     ++*found;
@@ -203,9 +205,11 @@ static enum rc sealing_gather(struct core *c, struct sealing *g, const struct do
   g->advantages = arena_alloc(arena, n, sizeof *g->advantages);
   g->digests = arena_alloc(arena, n, sizeof *g->digests);
   g->lengths = arena_alloc(arena, n, sizeof *g->lengths);
+  g->known = arena_alloc(arena, n, sizeof *g->known);
   g->has = arena_alloc(arena, n, sizeof *g->has);
-  if (!g->rewards || !g->values || !g->shaped || !g->advantages || !g->digests || !g->lengths || !g->has)
+  if (!g->rewards || !g->values || !g->shaped || !g->advantages || !g->digests || !g->lengths || !g->known || !g->has)
     return err_set(err, RC_NO_MEMORY, NULL, "a group of %zu samples was refused memory", n);
+  for (size_t i = 0; i < n; i++) g->known[i] = NAN;
   for (int i = 0; i < count; i++) {
     const int32_t at = done[i].result->sample;
     if (at < 0 || at >= g->head->count || g->has[at]) return sealing_missing(g, found, err);
@@ -248,7 +252,7 @@ static enum rc samples_store(struct core *c, const struct sealing *g, int64_t fe
     g->has[at] = false; /* stored */
   }
   for (int i = 0; i < h->count && rc == RC_OK; i++) {
-    if (!g->has[i]) continue;
+    if (!g->has[i] || g->known[i] == g->advantages[i]) continue;
     rc = store_exec(c->store, err,
                     "UPDATE samples SET reward = ?5, advantage = ?6, term_values = ?7 WHERE run = ?1 AND round = ?2 AND "
                     "group_ordinal = ?3 AND sample = ?4",
@@ -373,18 +377,38 @@ static enum rc group_is_checked(struct core *c, const struct group_head *g, bool
   return rc;
 }
 
+/* Do all its rewards come with its samples, so that they and its advantages are known once the last one is in? */
+static bool is_judged_here(const struct core *c, const struct reward_rule *rule) {
+  return reward_remote_terms(rule) == 0 && !c->context->config.shuffle_rewards;
+}
+
+/* Of a complete group that waits for its check: what it will be sealed with if it holds. */
+static enum rc advantages_expected(struct core *c, const struct group_head *h, const struct done_sample *done, int count,
+                                   const float **out, struct arena *arena, struct err *err) {
+  struct sealing g = {.head = h, .rule = run_rule(&c->context->config, h->set)};
+  const enum rc rc = sealing_gather(c, &g, done, count, arena, err);
+  if (rc != RC_OK) return rc;
+  const struct scored_group scored = {h->round, h->ordinal, h->count, h->max_new_tokens, g.lengths};
+  group_advantages(&c->context->config, &scored, g.rewards, g.shaped, g.advantages);
+  *out = g.advantages;
+  return RC_OK;
+}
+
 enum rc group_accept(struct core *c, const struct group_head *g, int64_t fence, const struct done_sample *done,
                      int count, struct arena *arena, struct err *err) {
   const struct reward_rule *rule = run_rule(&c->context->config, g->set);
   const bool remote = reward_remote_terms(rule) > 0, all_in = count == g->open;
   bool checked = false;
+  const float *advantages = NULL;
   int64_t tokens = 0;
   if (count == 0) return RC_OK;
   enum rc rc = all_in ? group_is_checked(c, g, &checked, err) : RC_OK;
   if (rc != RC_OK) return rc;
   if (all_in && !remote && !checked) return group_seal(c, g, fence, done, count, arena, err);
+  if (checked && is_judged_here(c, rule)) rc = advantages_expected(c, g, done, count, &advantages, arena, err);
   for (int i = 0; i < count && rc == RC_OK; i++) {
-    rc = sample_store(c, g, fence, &done[i], &(struct earned){done[i].verdict.reward, done[i].verdict.values, NULL}, err);
+    const float *advantage = advantages ? &advantages[done[i].result->sample] : NULL;
+    rc = sample_store(c, g, fence, &done[i], &(struct earned){done[i].verdict.reward, done[i].verdict.values, advantage}, err);
     if (rc == RC_OK && remote)
       rc = remote_rewards_await(c, &(struct reward_group){g->run, g->round, g->ordinal}, done[i].result->sample, rule, err);
     tokens += (int64_t)done[i].result->token_ids.count;

@@ -24,6 +24,9 @@ enum rc sample_again(struct core *c, int64_t run, const struct again_sample *s, 
                     "UPDATE samples SET state = ?5, tokens = 0, finish = NULL, reward = NULL, well_formed = NULL, "
                     "version_first = NULL, version_last = NULL, digest = NULL, detail = NULL" OF_SAMPLE,
                     BINDS(b_int(run), b_int(s->round), b_int(s->group), b_int(s->sample), b_int(SAMPLE_WAITING)));
+  if (rc == RC_OK) /* of its siblings too: they were relative to its reward */
+    rc = store_exec(c->store, err, "UPDATE samples SET advantage = NULL WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3",
+                    BINDS(b_int(run), b_int(s->round), b_int(s->group)));
   if (rc != RC_OK) return rc;
   return store_exec(c->store, err,
                     "UPDATE groups SET samples_open = samples_open + 1, samples_waiting = samples_waiting + 1, "
