@@ -22,7 +22,7 @@
 #include "services/coordinator/views/spread_view.h"
 #include "services/coordinator/rounds/run_life.h"
 
-enum { ROLLOUTS_BYTES_MAX = 64 << 20 };
+enum { ROLLOUTS_BYTES_MAX = 64 << 20, TEXT_CHARACTERS_MAX = 400 };
 
 enum {
   V_GROUP,
@@ -189,14 +189,16 @@ void handle_get_rollouts(struct http_request *r, void *context) {
 
 /* ---- GET /v1/runs/{id}/samples ---- */
 
+#define REWARD_MAX 1e300
+
 static enum rc query_number(const struct http_request *r, const char *name, double *out, struct err *err) {
   const char *text = http_query(r, name);
   char *end = NULL;
   *out = NAN;
   if (text == NULL) return RC_OK;
   *out = strtod(text, &end);
-  if (end != text && *end == '\0' && isfinite(*out)) return RC_OK;
-  return err_set(err, RC_INVALID, name, "%s: a number was expected, but \"%.64s\" came", name, text);
+  if (end != text && *end == '\0' && fabs(*out) <= REWARD_MAX) return RC_OK;
+  return err_set(err, RC_INVALID, name, "%s: a number from -1e300 to 1e300 was expected, but \"%.64s\" came", name, text);
 }
 
 /* One of so many words; NULL when it is absent. */
@@ -223,6 +225,16 @@ static enum rc query_place(const struct http_request *r, int64_t round_max, stru
   return err_set(err, RC_INVALID, "before", "before: the `next` of an answer was expected, but \"%.64s\" came", text);
 }
 
+/* What a text has to contain; NULL where that is nothing. */
+static enum rc query_text(const struct http_request *r, const char **out, struct err *err) {
+  const char *text = http_query(r, "text");
+  size_t characters = 0;
+  for (const char *c = text ? text : ""; *c; c++) characters += ((unsigned char)*c & 0xc0) != 0x80;
+  *out = characters > 0 ? text : NULL;
+  if (characters <= TEXT_CHARACTERS_MAX) return RC_OK;
+  return err_set(err, RC_INVALID, "text", "text: at most %d characters were expected, %zu came", TEXT_CHARACTERS_MAX, characters);
+}
+
 static enum rc samples_query(const struct http_request *r, struct sample_query *q, struct err *err) {
   static const char *const finishes[] = {"stop", "length"}, *const purposes[] = {"training", "evaluation"};
   const char *states[GROUP_ABANDONED + 1];
@@ -238,9 +250,7 @@ static enum rc samples_query(const struct http_request *r, struct sample_query *
   if (rc == RC_OK) rc = query_word(r, "purpose", purposes, 2, &q->purpose, err);
   if (rc == RC_OK) rc = query_word(r, "group_state", states, GROUP_ABANDONED + 1, &q->group_state, err);
   if (rc == RC_OK) rc = query_place(r, round_max, &q->before, err);
-  q->text = http_query(r, "text");
-  if (q->text && !q->text[0]) q->text = NULL;
-  return rc;
+  return rc == RC_OK ? query_text(r, &q->text, err) : rc;
 }
 
 void handle_get_samples(struct http_request *r, void *context) {
