@@ -7,6 +7,20 @@
 #include "common/base/file.h"
 #include "common/base/limits.h"
 
+void foresight_request_write(const struct foresight_request *q, struct json_writer *w) {
+  json_object_begin(w);
+  json_kv_int(w, "groups", q->groups);
+  json_kv_int(w, "samples", q->samples);
+  json_kv_int(w, "prompt_tokens", q->prompt_tokens);
+  json_kv_int(w, "new_tokens", q->new_tokens);
+  json_kv_int(w, "measure_ms", q->measure_ms);
+  if (q->run) {
+    json_key(w, "run");
+    json_write_value(w, q->run);
+  }
+  json_object_end(w);
+}
+
 static enum rc request_decode(struct foresight_request *out, const struct json *root, struct err *err) {
   struct arena arena = ARENA_INIT; /* no field needs it */
   const struct json_field fields[] = {

@@ -1,5 +1,5 @@
 /* What the services' --plan is asked and answers, as JSON on standard input and output: what each would need and how fast it
- * would compute, before it runs.
+ * would compute, before it runs.  `leasehold doctor --model` asks, with services/cli/commands/before.c.
  *
  *   request   {"groups", "samples", "prompt_tokens", "new_tokens", "measure_ms", "run"}    all may be left out
  *   answer    an object; "memory" is memory_report_write's
@@ -20,6 +20,7 @@ struct foresight_request {
   const struct json *run;            /* for a trainer: the message of check-run; NULL: none */
 };
 
+void foresight_request_write(const struct foresight_request *q, struct json_writer *w);
 /* From a file, "-": standard input; an empty one asks for nothing more than the plan.  *root: freed by the caller. */
 enum rc foresight_request_read(struct foresight_request *out, struct json **root, const char *file, struct err *err);
 /* An object: {"needed_bytes", "room_bytes", "device_needed_bytes", "device_room_bytes", "parts": [{"name", "bytes",
