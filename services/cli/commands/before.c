@@ -297,8 +297,9 @@ static void say_assumptions(struct before *b) {
   const double threads = number(b->trainer, "threads") + (double)b->s->servers * number(b->server, "threads"),
                cores = number(b->trainer, "cores");
   finding_say(b->f, FINDING_OK,
-              "this assumes %s tokens of every sample (%s), %s like this machine's, checkpoints as fast as "
-              "the disk, pushes of 300 MB a second, and nothing else that computes here",
+              "this assumes %s tokens of every sample (%s) which differ from the first on (what samples of a group have in common is "
+              "computed once), %s like this machine's, checkpoints as fast as the disk, pushes of 300 MB a second, and nothing "
+              "else that computes here",
               show_figure((double)shape_of(b).new_tokens, 0).text,
               b->s->new_tokens > 0 ? "--new-tokens" : "the most they may have; --new-tokens names the mean",
               b->s->servers == 1 ? "one generation-server" : "generation-servers");
