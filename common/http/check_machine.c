@@ -97,6 +97,7 @@ void check_machine_write(struct json_writer *w, const struct program *p, const c
   library_write(w, "GnuTLS", gnutls_check_version(NULL));
   json_array_end(w);
   json_kv_int(w, "cores", cores_usable());
+  json_kv_bool(w, "clock_kept", clock_is_kept());
   json_key(w, "listen");
   listen_write(w, p->settings);
   json_key(w, "disk");

@@ -10,7 +10,7 @@
  * now, and this machine's clock.  One measurement at a time; RC_FULL meanwhile.  Takes up to some seconds: the route is
  * offloaded. */
 void http_check_disk(struct http_request *r, const char *dir);
-/* Members of an object: "program", "version", "libraries", "cores", "listen" and "disk", which is null without `dir`.  One
+/* Members of an object: "program", "version", "libraries", "cores", "clock_kept", "listen" and "disk", which is null without `dir`.  One
  * that is still to be made counts as its nearest folder above.  What stands in the way is told in "refused" of each. */
 void check_machine_write(struct json_writer *w, const struct program *p, const char *dir);
 

@@ -19,8 +19,8 @@
 
 #define MEGA             1e6
 #define DISK_BYTES_LEAST 5e9
-/* What a push to a server on the same machine was seen to take (tests/bench/RESULTS.md): packed, sent and staged. */
-#define PUSH_BYTES_PER_S 300e6
+/* Packed, sent and staged: about half of what a quiet machine does with itself (tests/RESULTS.md, publishing). */
+#define PUSH_BYTES_PER_S 400e6
 
 enum { ANSWER_MS = 600000, SYNCS_OF_A_CHECKPOINT = 6 };
 
@@ -91,6 +91,13 @@ static void check_disk_of(struct before *b, const struct json *a, const char *fl
   if (room < least)
     finding_say(b->f, FINDING_WARN, "%s's disk has %s GB left, %s would be better: a full disk stops every run", name,
                 show_figure(room / 1e9, 1).text, show_figure(least / 1e9, 1).text);
+}
+
+static void check_clock(struct before *b, const struct json *a) {
+  const bool kept = number(a, "clock_kept") > 0;
+  finding_say(b->f, kept ? FINDING_OK : FINDING_WARN, "this machine's clock is %skept by a time service%s", kept ? "" : "not ",
+              kept ? "" : ", as far as its kernel knows: where services run on several machines, set all clocks by NTP, or their "
+                          "times in timeline and logs do not agree");
 }
 
 /* "weights 0.4, optimizer 1.2" */
@@ -298,7 +305,7 @@ static void say_assumptions(struct before *b) {
                cores = number(b->trainer, "cores");
   finding_say(b->f, FINDING_OK,
               "this assumes %s tokens of every sample (%s) which differ from the first on (what samples of a group have in common is "
-              "computed once), %s like this machine's, checkpoints as fast as the disk, pushes of 300 MB a second, and nothing "
+              "computed once), %s like this machine's, checkpoints as fast as the disk, pushes of 400 MB a second, and nothing "
               "else that computes here",
               show_figure((double)shape_of(b).new_tokens, 0).text,
               b->s->new_tokens > 0 ? "--new-tokens" : "the most they may have; --new-tokens names the mean",
@@ -359,6 +366,7 @@ enum rc before_services(struct session *s, struct findings *f, struct err *err) 
   if (ask_coordinator(&b, NULL, &b.coordinator) == RC_OK) {
     check_program(&b, b.coordinator);
     check_disk_of(&b, b.coordinator, "--db");
+    check_clock(&b, b.coordinator);
   }
   ask_both(&b);
   const bool trains = check_trainer(&b), samples = check_server(&b);
