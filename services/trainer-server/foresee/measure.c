@@ -2,7 +2,8 @@
  *
  *   a small group --> four times as many rows, again and again, while there is time --> the run's shape, several at once --> a step
  *
- * Where there is no time for the run's shape its time lies on the line through the last two sizes. */
+ * The quickest counts: what else the machine did meanwhile is not the trainer's.  Where there is no time for the run's shape
+ * its time lies on the line through the last two sizes. */
 #include "services/trainer-server/foresee/measure.h"
 
 #include <stdio.h>
@@ -15,7 +16,7 @@
 #include "services/trainer-server/engine/start_weights.h"
 #include "services/trainer-server/engine/step.h"
 
-enum { GROWTH = 4, SMALL_PROMPT = 8, SMALL_COMPLETION = 8, GROUPS_A_LANE = 4 };
+enum { GROWTH = 4, SMALL_PROMPT = 8, SMALL_COMPLETION = 8, GROUPS_A_LANE = 4, STEPS = 5, STEP_US_QUICK = 100000 };
 
 /* Of a group. */
 struct shape {
@@ -166,14 +167,19 @@ static enum rc run_begin(struct engine *e, const struct check_run *run, struct e
   return RC_OK;
 }
 
-static enum rc step_measure(struct learning_pace *out, struct engine *e, double tokens, struct err *err) {
+/* The first takes the groups' gradients; where steps are quick the quickest of some counts, without gradients as with them. */
+static enum rc steps_measure(struct learning_pace *out, struct engine *e, double tokens, struct err *err) {
   const struct order order = {.kind = ORDER_STEP, .denominator = tokens};
-  struct step_result result;
-  struct digest digest;
-  const int64_t begun_us = clock_monotonic_us();
-  enum rc rc = step_take(e, &order, &result, err);
-  if (rc == RC_OK) rc = weights_digest(&digest, e->learning.weights, err);
-  out->step_us = (double)(clock_monotonic_us() - begun_us);
+  enum rc rc = RC_OK;
+  for (int i = 0; rc == RC_OK && i < STEPS && (i == 0 || out->step_us < STEP_US_QUICK); i++) {
+    struct step_result result;
+    struct digest digest;
+    const int64_t begun_us = clock_monotonic_us();
+    rc = step_take(e, &order, &result, err);
+    if (rc == RC_OK) rc = weights_digest(&digest, e->learning.weights, err);
+    const double us = (double)(clock_monotonic_us() - begun_us);
+    if (i == 0 || us < out->step_us) out->step_us = us;
+  }
   return rc;
 }
 
@@ -181,7 +187,7 @@ enum rc learning_measure(struct learning_pace *out, struct engine *e, const stru
                          const struct foresight_request *q, struct err *err) {
   const struct shape whole = {q->samples, q->prompt_tokens, q->new_tokens};
   struct sizes sizes;
-  double us = 0, spent_us = 0;
+  double us = 0, best_us = 0;
   *out = (struct learning_pace){0};
   enum rc rc = run_begin(e, run, err);
   const int64_t end_us = clock_monotonic_us() + (int64_t)q->measure_ms * 1000;
@@ -193,14 +199,14 @@ enum rc learning_measure(struct learning_pace *out, struct engine *e, const stru
   int groups = 0;
   do {
     rc = groups_compute(e, s, at_once, &us, err);
-    spent_us += us;
+    if (groups == 0 || us < best_us) best_us = us;
     groups += at_once;
   } while (rc == RC_OK && clock_monotonic_us() + (int64_t)us < end_us);
-  if (rc == RC_OK) rc = step_measure(out, e, (double)groups * s->samples * s->completion, err);
+  if (rc == RC_OK) rc = steps_measure(out, e, (double)groups * s->samples * s->completion, err);
   if (rc != RC_OK) return rc;
   out->groups = groups;
   out->rows = rows_of(s);
   out->rows_of_a_group = rows_of(&whole);
-  out->group_us = whole_us(&sizes, spent_us / groups, &whole);
+  out->group_us = whole_us(&sizes, best_us / at_once, &whole);
   return RC_OK;
 }
