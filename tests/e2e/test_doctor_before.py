@@ -72,7 +72,7 @@ def test_a_set_up_that_is_well(base_model, flags, tmp_path):
         r"a generation-server with --threads 1 samples \d+ tokens a second, 16 samples at once, and \d+ with 1",
         r"a trainer with --threads 1 learns from \d+ tokens a second, .*\(a group of \d+ in .*\); a step takes",
         r"expect a round of mode sync to take .*: [\d.]+ samples and \d+ tokens a second",
-        r"expect a round of mode pipelined",
+        r"expect a round of mode pipelined, which the run has, to take",
         r"expect a round of mode inflight",
         r"this assumes 32 tokens of every sample \(the most they may have",
     ):
@@ -131,6 +131,32 @@ def test_a_folder_without_weights_needs_a_seed(flags, tmp_path):
     assert status == 0 and hows(found, "learns from") == ["ok"]
 
 
+@pytest.mark.parametrize(
+    "flags_of_the_trainer, change",
+    [
+        ("--lean", {}),
+        ("--lean --optimizer-state mapped", {}),
+        ("--recompute-activations", {}),
+        ("--optimizer-moments 8bit", {"training": {"optimizer_moments": "8bit"}}),
+        ("", {"update": "minibatch", "groups_per_step": 2}),
+        ("", {"mode": "inflight", "max_lag": 1}),
+        ("", {"training": {"kl_coefficient": 0}}),
+        ("", {"training": {"teacher": "ab" * 32}}),
+    ],
+)
+def test_every_kind_of_learning_can_be_measured(base_model, flags, tmp_path, flags_of_the_trainer, change):
+    run = grpo_config(1, groups=4, samples=4)
+    run.update({**change, "training": {**run["training"], **change.get("training", {})}})
+    status, found, _ = before(tmp_path, "--model", base_model, *given(flags, trainer=flags_of_the_trainer), run=run)
+    assert status == 0 and hows(found, "learns from") == ["ok"] and hows(found, "which the run has") == ["ok"], found
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json"], "a check has left something"
+
+
+def test_a_supervised_run_has_a_pace_and_no_sampling(base_model, flags, tmp_path):
+    status, found, _ = before(tmp_path, "--model", base_model, *given(flags), run={"recipe": "sft", "dataset": {"path": "warmup.jsonl"}, "rounds": 2})
+    assert status == 0 and hows(found, "learns from") == ["ok"] and not [what for _, what in found if "expect a round" in what], found
+
+
 def test_what_v_prints_can_be_run_by_hand(base_model, flags, tmp_path):
     status, _, error = before(tmp_path, "--model", base_model, *given(flags), "-v", run=grpo_config(1, groups=4, samples=4))
     commands = error.splitlines()
@@ -152,7 +178,7 @@ def seconds(text):
 
 
 def foreseen(found):
-    return {mode: seconds(hows_text(found, rf"expect a round of mode {mode} to take (.*?):")) for mode in ("sync", "pipelined")}
+    return {mode: seconds(hows_text(found, rf"expect a round of mode {mode}(?:, which the run has,)? to take (.*?):")) for mode in ("sync", "pipelined")}
 
 
 def hows_text(found, pattern):

@@ -95,9 +95,11 @@ static void check_disk_of(struct before *b, const struct json *a, const char *fl
 
 static void check_clock(struct before *b, const struct json *a) {
   const bool kept = number(a, "clock_kept") > 0;
-  finding_say(b->f, kept ? FINDING_OK : FINDING_WARN, "this machine's clock is %skept by a time service%s", kept ? "" : "not ",
-              kept ? "" : ", as far as its kernel knows: where services run on several machines, set all clocks by NTP, or their "
-                          "times in timeline and logs do not agree");
+  finding_say(
+      b->f, kept ? FINDING_OK : FINDING_WARN, "this machine's clock is %skept by a time service%s", kept ? "" : "not ",
+      kept ? ""
+           : ", as far as its kernel knows: where services run on several machines, set all clocks by NTP, or their "
+             "times in timeline and logs do not agree");
 }
 
 /* "weights 0.4, optimizer 1.2" */
@@ -224,6 +226,13 @@ static void ask_both(struct before *b) {
 
 /* ---- paces ---- */
 
+/* Short ones with two decimals. */
+static struct figure_text span_of(double us) {
+  struct figure_text t = show_duration(us / 1000);
+  if (us < 10000) snprintf(t.text, sizeof t.text, "%.2f ms", us / 1000);
+  return t;
+}
+
 /* Of steps of the most rows that were measured, and of the fewest. */
 static void check_sampling_pace(struct before *b) {
   const struct json *steps = json_find(b->server, "pace.steps");
@@ -238,14 +247,14 @@ static void check_sampling_pace(struct before *b) {
   finding_say(
       b->f, FINDING_OK,
       "a generation-server with --threads %s samples %s tokens a second, %s samples at once, and %s with %s; a prompt "
-      "of %s tokens takes %s ms: measured at position %s",
+      "of %s tokens takes %s: measured at position %s",
       show_figure(number(b->server, "threads"), 0).text,
       show_figure(number(most, "rows") / number(most, "us") * 1e6, 0).text,
       show_figure(number(most, "rows") / number(most, "steps"), 0).text,
       show_figure(number(fewest, "rows") / number(fewest, "us") * 1e6, 0).text,
       show_figure(number(fewest, "rows") / number(fewest, "steps"), 0).text,
       show_figure((double)shape_of(b).prompt_tokens, 0).text,
-      show_figure(number(b->server, "pace.prompt_us_per_token") * shape_of(b).prompt_tokens / 1000, 2).text,
+      span_of(number(b->server, "pace.prompt_us_per_token") * shape_of(b).prompt_tokens).text,
       show_figure(number(b->server, "pace.position"), 0).text);
 }
 
@@ -259,9 +268,9 @@ static void check_learning_pace(struct before *b) {
               "a trainer with --threads %s learns from %s tokens a second, prompts counted (a group of %s in %s%s); a "
               "step takes %s",
               show_figure(number(b->trainer, "threads"), 0).text, show_figure(rows / group_us * 1e6, 0).text,
-              show_figure(rows, 0).text, show_duration(group_us / 1000).text,
+              show_figure(rows, 0).text, span_of(group_us).text,
               whole ? "" : ", by smaller ones that there was time for",
-              show_duration(number(b->trainer, "pace.step_us") / 1000).text);
+              span_of(number(b->trainer, "pace.step_us")).text);
 }
 
 /* Between a round's last group and the next round, by the sizes of files and the speed of the disk. */
@@ -292,10 +301,11 @@ static void pace_make(const struct before *b, struct buf *out) {
   json_object_end(&w);
 }
 
-static void say_mode(struct before *b, const char *mode, double us) {
+static void say_mode(struct before *b, const struct json *round, const char *mode, const char *member) {
   const struct foresight_request q = shape_of(b);
-  const double samples = (double)q.groups * q.samples;
-  finding_say(b->f, FINDING_OK, "expect a round of mode %s to take %s: %s samples and %s tokens a second", mode,
+  const double samples = (double)q.groups * q.samples, us = number(round, member);
+  finding_say(b->f, FINDING_OK, "expect a round of mode %s%s to take %s: %s samples and %s tokens a second", mode,
+              strcmp(mode, show_word(round, "mode", "")) == 0 ? ", which the run has," : "",
               show_duration(us / 1000).text, show_figure(samples / us * 1e6, samples < us / 1e6 ? 3 : 1).text,
               show_figure(samples * q.new_tokens / us * 1e6, 0).text);
 }
@@ -303,13 +313,15 @@ static void say_mode(struct before *b, const char *mode, double us) {
 static void say_assumptions(struct before *b) {
   const double threads = number(b->trainer, "threads") + (double)b->s->servers * number(b->server, "threads"),
                cores = number(b->trainer, "cores");
-  finding_say(b->f, FINDING_OK,
-              "this assumes %s tokens of every sample (%s) which differ from the first on (what samples of a group have in common is "
-              "computed once), %s like this machine's, checkpoints as fast as the disk, pushes of 400 MB a second, and nothing "
-              "else that computes here",
-              show_figure((double)shape_of(b).new_tokens, 0).text,
-              b->s->new_tokens > 0 ? "--new-tokens" : "the most they may have; --new-tokens names the mean",
-              b->s->servers == 1 ? "one generation-server" : "generation-servers");
+  finding_say(
+      b->f, FINDING_OK,
+      "this assumes %s tokens of every sample (%s) which differ from the first on (what samples of a group have in "
+      "common is "
+      "computed once), %s like this machine's, checkpoints as fast as the disk, pushes of 400 MB a second, and nothing "
+      "else that computes here",
+      show_figure((double)shape_of(b).new_tokens, 0).text,
+      b->s->new_tokens > 0 ? "--new-tokens" : "the most they may have; --new-tokens names the mean",
+      b->s->servers == 1 ? "one generation-server" : "generation-servers");
   if (threads > cores)
     finding_say(
         b->f, FINDING_WARN,
@@ -333,9 +345,9 @@ static void check_round(struct before *b) {
       finding_say(b->f, FINDING_OK, "of a round sampling alone takes %s, learning alone %s",
                   show_duration(number(round, "sampled_us") / 1000).text,
                   show_duration(number(round, "learned_us") / 1000).text);
-      say_mode(b, "sync", number(round, "sync_us"));
-      say_mode(b, "pipelined", number(round, "pipelined_us"));
-      say_mode(b, "inflight", number(round, "inflight_us"));
+      say_mode(b, round, "sync", "sync_us");
+      say_mode(b, round, "pipelined", "pipelined_us");
+      say_mode(b, round, "inflight", "inflight_us");
       say_assumptions(b);
     }
   }

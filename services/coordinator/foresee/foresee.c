@@ -104,8 +104,10 @@ static int32_t count_of(const struct json *pace, const char *name) {
   return (int32_t)fmin(number_of(pace, name), LIMIT_GROUPS_PER_ROUND);
 }
 
-static void times_write(const struct round_times *t, struct json_writer *w) {
+static void times_write(const struct round_times *t, enum run_mode mode, struct json_writer *w) {
+  static const char *const modes[] = {"sync", "pipelined", "inflight"};
   json_object_begin(w);
+  json_kv_string(w, "mode", modes[mode]);
   json_kv_f64(w, "sampled_us", t->sampled);
   json_kv_f64(w, "learned_us", t->learned);
   json_kv_f64(w, "sync_us", t->sync);
@@ -132,7 +134,7 @@ static void round_write(const struct foreseen *f, const struct json *pace, struc
                                     .group_us = number_of(pace, "group_us"),
                                     .round_us = number_of(pace, "round_us")};
   if (room && f->run && round_times(&times, &paces, room))
-    times_write(&times, w);
+    times_write(&times, c->mode, w);
   else
     json_write_null(w);
   free(room);

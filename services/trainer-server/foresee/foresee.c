@@ -2,6 +2,7 @@
 #include "services/trainer-server/foresee/foresee.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
 #include "common/base/file.h"
 #include "common/base/pool.h"
@@ -101,6 +102,8 @@ enum rc foresee(const struct trainer_options *options, const struct program *pro
   struct foreseen f = {0};
   struct json *root;
   struct trainer *t = NULL;
+  const char *scratch = trainer_scratch_dir(options);
+  const bool was_there = file_exists(scratch); /* where scratch files are wanted the engine makes it */
   enum rc rc = foresight_request_read(&f.request, &root, request, err);
   if (rc == RC_OK && f.request.run) {
     rc = check_run_decode(&f.run, f.request.run, &f.arena, err);
@@ -120,6 +123,7 @@ enum rc foresee(const struct trainer_options *options, const struct program *pro
   rc = answer(&f, t, program, options->state_dir, err);
 out:
   trainer_destroy(t);
+  if (!was_there) rmdir(scratch);
   json_free(root);
   arena_free(&f.arena);
   return rc;

@@ -29,6 +29,12 @@ static bool same(const struct shape *a, const struct shape *b) {
 }
 static int least(int a, int b) { return a < b ? a : b; }
 
+/* No longer than a sample may be: what the run lets it have is a bound of sampling. */
+static struct shape shape_of(const struct engine *e, const struct check_run *run, const struct foresight_request *q) {
+  const int most = least(run->training.chunk_tokens, e->model->context_max), prompt = least(q->prompt_tokens, most - 1);
+  return (struct shape){q->samples, prompt, least(q->new_tokens, most - prompt)};
+}
+
 /* ---- groups ---- */
 
 /* A number below `most` that is another one for every token. */
@@ -185,7 +191,7 @@ static enum rc steps_measure(struct learning_pace *out, struct engine *e, double
 
 enum rc learning_measure(struct learning_pace *out, struct engine *e, const struct check_run *run,
                          const struct foresight_request *q, struct err *err) {
-  const struct shape whole = {q->samples, q->prompt_tokens, q->new_tokens};
+  const struct shape whole = shape_of(e, run, q);
   struct sizes sizes;
   double us = 0, best_us = 0;
   *out = (struct learning_pace){0};
