@@ -16,6 +16,8 @@
 #include "services/coordinator/trainer/model_files.h"
 #include "services/coordinator/trainer/run_report.h"
 
+enum { SPACING_LEAST_US = 2 * 1000 * CORE_LOOK_MS }; /* as in pool/pace.c */
+
 struct request {
   const struct json *config, *pace; /* NULL: none */
   const char *model;
@@ -129,6 +131,7 @@ static void round_write(const struct foreseen *f, const struct json *pace, struc
                                     .groups = c->groups_per_round > 0 ? c->groups_per_round : all,
                                     .samples = c->samples_per_group,
                                     .groups_per_step = c->mode == MODE_INFLIGHT ? 0 : c->groups_per_step,
+                                    .spacing_least_us = SPACING_LEAST_US,
                                     .new_tokens = number_of(pace, "new_tokens"),
                                     .prompt_us = number_of(pace, "prompt_us"),
                                     .group_us = number_of(pace, "group_us"),

@@ -3,19 +3,17 @@
 
 #include <math.h>
 
-#define NEXT_TO_NOTHING 1e-9        /* a play takes a trainer, so sampling alone has one that takes no time */
-enum { SPACING_LEAST_US = 200000 }; /* as pool/pace.c has it: parked polls are looked at no more often */
+#define NEXT_TO_NOTHING 1e-9 /* a play takes a trainer, so sampling alone has one that takes no time */
 
-static bool complete(const struct round_paces *p) {
-  return p->servers > 0 && p->slots > 0 && p->groups > 0 && p->samples > 0 && p->samples <= ADMISSION_SAMPLES_MAX &&
-         p->new_tokens >= 1 && p->prompt_us >= 0 && p->group_us >= 0 && p->round_us >= 0 && step_costs_known(p->costs);
+/* The rest admission_plan looks at. */
+static bool is_round(const struct round_paces *p) {
+  return p->samples > 0 && p->samples <= ADMISSION_SAMPLES_MAX && p->new_tokens >= 1;
 }
 
 bool round_times(struct round_times *out, const struct round_paces *p, struct admission_room *room) {
   float tokens[ADMISSION_SAMPLES_MAX];
   struct admission_plan plan;
-  *out = (struct round_times){0};
-  if (!complete(p)) return false;
+  if (!is_round(p)) return false;
   const int32_t most = (int32_t)fmin(ADMISSION_GROUPS_MAX, ADMISSION_SAMPLES_MAX / p->samples);
   const int32_t played = p->groups < most ? p->groups : most;
   const double times = (double)p->groups / played;
@@ -24,7 +22,7 @@ bool round_times(struct round_times *out, const struct round_paces *p, struct ad
                               .servers = p->servers,
                               .slots = p->slots,
                               .train_us_per_token = NEXT_TO_NOTHING,
-                              .spacing_least_us = SPACING_LEAST_US,
+                              .spacing_least_us = p->spacing_least_us,
                               .groups = played,
                               .samples = p->samples,
                               .tokens = tokens,
@@ -39,7 +37,7 @@ bool round_times(struct round_times *out, const struct round_paces *p, struct ad
   out->pipelined = out->sync;
   if (p->group_us > 0) {
     f.train_us_per_token = p->group_us / (p->samples * p->new_tokens);
-    if (!admission_plan(&f, room, &plan)) return false;
+    admission_plan(&f, room, &plan); /* nothing else has changed, so there is one */
     out->pipelined = fmin(out->sync, plan.end_us * times + prompts + p->round_us);
   }
   out->inflight = fmax(out->sampled, out->learned + p->round_us);

@@ -10,13 +10,14 @@
 
 struct round_paces {
   const struct step_costs *costs;
-  int32_t servers, slots;  /* slots of each */
-  int32_t groups, samples; /* of the round, of a group */
-  int32_t groups_per_step; /* of update: minibatch; else 0 */
-  double new_tokens;       /* of a sample */
-  double prompt_us;        /* until a group's prompt is computed */
-  double group_us;         /* to learn from a group; 0: nothing is learned */
-  double round_us;         /* between the last group and the next round: step, checkpoint, push */
+  int32_t servers, slots;   /* slots of each */
+  int32_t groups, samples;  /* of the round, of a group */
+  int32_t groups_per_step;  /* of update: minibatch; else 0 */
+  int64_t spacing_least_us; /* between two looks at polls that are parked */
+  double new_tokens;        /* of a sample */
+  double prompt_us;         /* until a group's prompt is computed */
+  double group_us;          /* to learn from a group; 0: nothing is learned */
+  double round_us;          /* between the last group and the next round: step, checkpoint, push */
 };
 
 /* Microseconds of a round. */
@@ -26,7 +27,7 @@ struct round_times {
   double inflight;         /* between two steps, when nobody waits: the slower side alone */
 };
 
-/* False: a number is missing that it takes, such as the cost of steps of two sizes at least. */
+/* False, and nothing is told: a number is missing that it takes, such as the cost of steps of two sizes at least.  No pace is below 0. */
 bool round_times(struct round_times *out, const struct round_paces *p, struct admission_room *room);
 
 #endif
