@@ -53,7 +53,7 @@ DEP_coordinator := client http wire model template safetensors json base
 DEP_generation-server := client http wire model template comm safetensors json base
 DEP_trainer-server := client http wire model template comm safetensors json base
 DEP_rollout-agent := client http wire safetensors json base
-DEP_cli         := http wire safetensors json base
+DEP_cli         := client http wire safetensors json base
 
 MODULES  := base json safetensors wire http client comm template model coordinator generation-server trainer-server rollout-agent cli
 SERVICES := coordinator generation-server trainer-server rollout-agent

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdatomic.h>
+#include <sys/timex.h>
 
 static struct timespec now_of(clockid_t id) {
   struct timespec t;
@@ -26,6 +27,12 @@ static int64_t real_us(void) {
 }
 
 int64_t clock_real_ms(void) { return real_us() / 1000; }
+
+bool clock_is_kept(void) {
+  struct timex asked = {0}; /* changes nothing */
+  const int state = adjtimex(&asked);
+  return state >= 0 && state != TIME_ERROR;
+}
 
 static const int64_t UNKNOWN = INT64_MIN;
 static _Atomic int64_t wall_offset_us = UNKNOWN;

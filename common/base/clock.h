@@ -2,6 +2,7 @@
 #ifndef LEASEHOLD_BASE_CLOCK_H
 #define LEASEHOLD_BASE_CLOCK_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -20,6 +21,8 @@ int64_t clock_wall_offset_us(void);
 void clock_wall_not_before(int64_t us);
 /* CLOCK_REALTIME with its steps, as a human's watch shows it: for logs. */
 int64_t clock_real_ms(void);
+/* Does the kernel count that clock as kept by a time service, as NTP's? */
+bool clock_is_kept(void);
 /* The CLOCK_MONOTONIC timespec `ms` from now, for pthread_cond_timedwait on conditions made by cond_init. */
 struct timespec clock_deadline_in(int64_t ms);
 /* Sleeps at least ms milliseconds, through interruptions. */

@@ -67,8 +67,14 @@ void log_context_save(struct log_context *out) { *out = log_here; }
 void log_context_restore(const struct log_context *from) { log_here = *from; }
 const char *log_context_get(enum log_key key) { return log_here.values[key]; }
 
+const char *log_context_trace_state(void) { return log_here.trace_state; }
+
 void log_context_set(enum log_key key, const char *value) {
   snprintf(log_here.values[key], LOG_VALUE_MAX, "%s", value ? value : "");
+}
+
+void log_context_set_trace_state(const char *state) {
+  snprintf(log_here.trace_state, LOG_TRACE_STATE_MAX, "%s", state ? state : "");
 }
 
 void log_context_number(enum log_key key, int64_t value) {

@@ -47,10 +47,11 @@ enum log_key {
   LOG_TRACE_FLAGS, /* is not shown */
   LOG_KEY_COUNT
 };
-enum { LOG_VALUE_MAX = 64 }; /* a longer value is cut */
+enum { LOG_VALUE_MAX = 64, LOG_TRACE_STATE_MAX = 513 }; /* a longer value is cut */
 
 struct log_context {
   char values[LOG_KEY_COUNT][LOG_VALUE_MAX]; /* "": not known */
+  char trace_state[LOG_TRACE_STATE_MAX];     /* goes along with the trace, and is not shown; "": none */
 };
 
 void log_context_clear(void);
@@ -63,5 +64,7 @@ void log_context_number(enum log_key key, int64_t value);
  * and round.  Another text sets nothing. */
 void log_context_id(const char *id);
 const char *log_context_get(enum log_key key); /* valid until it is changed */
+void log_context_set_trace_state(const char *state); /* NULL or "": none */
+const char *log_context_trace_state(void);           /* valid until it is changed */
 
 #endif

@@ -186,11 +186,15 @@ static bool append_header(struct curl_slist **list, const char *line) {
 
 /* Of what the calling thread works for. */
 static bool append_trace(struct curl_slist **list) {
-  char line[sizeof "traceparent: " + TRACEPARENT_CHARS] = "traceparent: ";
+  char parent[sizeof "traceparent: " + TRACEPARENT_CHARS] = "traceparent: ";
+  char state[sizeof "tracestate: " + TRACESTATE_CHARS];
   struct trace t;
   if (!trace_get(&t)) return true;
-  traceparent_write(line + strlen(line), &t);
-  return append_header(list, line);
+  traceparent_write(parent + strlen(parent), &t);
+  if (!append_header(list, parent)) return false;
+  if (!t.state[0]) return true;
+  snprintf(state, sizeof state, "tracestate: %s", t.state);
+  return append_header(list, state);
 }
 
 static enum rc make_headers(const struct http_client *c, const struct http_call *call, struct curl_slist **list,

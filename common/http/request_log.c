@@ -9,22 +9,30 @@
 
 static atomic_llong requests_seen;
 
-/* More than one header names no trace. */
+struct trace_headers {
+  const char *parent; /* NULL: it did not come */
+  struct trace_state state;
+};
+
+/* More than one traceparent names no trace; of tracestate several fields are one list. */
 static enum MHD_Result note_header(void *context, enum MHD_ValueKind kind, const char *name, const char *value) {
-  const char **found = context;
+  struct trace_headers *found = context;
   (void)kind;
-  if (strcasecmp(name, "traceparent") == 0) *found = *found ? "" : value ? value : "";
+  if (strcasecmp(name, "traceparent") == 0) found->parent = found->parent ? "" : value ? value : "";
+  if (strcasecmp(name, "tracestate") == 0) trace_state_add(&found->state, value ? value : "");
   return MHD_YES;
 }
 
 static void trace_take(struct http_request *r) {
-  const char *header = NULL;
+  struct trace_headers came = {0};
   struct trace theirs;
-  if (r->connection != NULL) MHD_get_connection_values(r->connection, MHD_HEADER_KIND, note_header, &header);
-  if (header != NULL && trace_parse(&theirs, header))
-    trace_below(&r->trace, &theirs);
-  else
+  if (r->connection != NULL) MHD_get_connection_values(r->connection, MHD_HEADER_KIND, note_header, &came);
+  if (came.parent == NULL || !trace_parse(&theirs, came.parent)) {
     trace_begin(&r->trace);
+    return;
+  }
+  trace_state_write(theirs.state, &came.state);
+  trace_below(&r->trace, &theirs);
 }
 
 static int params_of(const struct http_route *route) {

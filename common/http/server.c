@@ -227,6 +227,13 @@ static enum rc listen_on(const char *address, int port, int *out_fd, int *out_po
   return RC_OK;
 }
 
+enum rc http_port_check(const char *address, int port, struct err *err) {
+  int fd = -1, bound;
+  const enum rc rc = listen_on(address, port, &fd, &bound, err);
+  if (fd >= 0) close(fd);
+  return rc;
+}
+
 /* The usual soft limit of 1,024 open files is below our connection limit.  Where the hard limit is too low as well,
  * fewer connections are served: without a free descriptor none could be accepted, not even into the reserve. */
 static void fit_files(struct service_limits *limits) {

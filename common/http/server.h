@@ -37,6 +37,8 @@ struct http_server_options {
 /* RC_IO with "port N in use" when the port is taken. */
 enum rc http_server_start(struct http_server **out, const struct http_server_options *options, struct err *err);
 int http_server_port(const struct http_server *server);
+/* Whether a server could listen there just now: the same errors. */
+enum rc http_port_check(const char *address, int port, struct err *err);
 /* The service is ready: handlers are called from now on, with this context. */
 void http_server_open(struct http_server *server, void *context);
 /* Refuses new requests with 503, cancels the suspended ones, waits up to drain_ms for open replies, stops.  NULL does

@@ -72,6 +72,7 @@ void trace_set(const struct trace *t) {
   log_context_set(LOG_SPAN, t ? t->span : NULL);
   log_context_set(LOG_PARENT, t ? t->parent : NULL);
   log_context_set(LOG_TRACE_FLAGS, t && t->sampled ? "01" : NULL);
+  log_context_set_trace_state(t ? t->state : NULL);
 }
 
 bool trace_get(struct trace *out) {
@@ -80,5 +81,6 @@ bool trace_get(struct trace *out) {
   memcpy(out->id, log_context_get(LOG_TRACE), sizeof out->id);
   memcpy(out->span, log_context_get(LOG_SPAN), sizeof out->span);
   memcpy(out->parent, log_context_get(LOG_PARENT), sizeof out->parent);
+  memcpy(out->state, log_context_trace_state(), sizeof out->state);
   return true;
 }

@@ -5,7 +5,8 @@
  * A request's span is a part of the trace that its header names; without a header, or with one that is malformed, it begins
  * a trace of its own.  The span is in the thread's log context (common/base/log.h) while its handler runs, and goes along
  * with that context to the threads that work for it; http_client_call sends it on as the parent of what it asks for.
- * `tracestate` is not sent on, as the specification allows.  No state but the thread's context. */
+ * `tracestate` (trace_state.h) goes with it: without a traceparent that is taken there is none, and a trace that begins here,
+ * as every round's does, has none.  No state but the thread's context. */
 #ifndef LEASEHOLD_HTTP_TRACE_H
 #define LEASEHOLD_HTTP_TRACE_H
 
@@ -13,12 +14,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/http/trace_state.h"
+
 enum { TRACE_ID_CHARS = 32, SPAN_ID_CHARS = 16, TRACEPARENT_CHARS = 55 };
 
 struct trace {
   char id[TRACE_ID_CHARS + 1], span[SPAN_ID_CHARS + 1];
   char parent[SPAN_ID_CHARS + 1]; /* "": there is none */
   bool sampled; /* the only flag that level 1 knows */
+  char state[TRACESTATE_CHARS + 1]; /* as it is sent on; "": none */
 };
 
 /* The span that the header names.  False: it is malformed, and nothing of it may be used.  A header of a later version of the

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/limits.h"
 #include "common/base/log.h"
 #include "common/base/options.h"
 #include "services/cli/commands/doctor.h"
@@ -12,7 +13,7 @@
 #include "services/cli/commands/run.h"
 #include "services/cli/commands/watch.h"
 
-enum { ARGUMENTS_MAX = 256, NAME_WORDS_MAX = 3, COMMAND_FLAGS_MAX = 3 };
+enum { ARGUMENTS_MAX = 256, NAME_WORDS_MAX = 3, COMMAND_FLAGS_MAX = 8 };
 
 struct command {
   const char *name[NAME_WORDS_MAX];     /* "run", "start", NULL */
@@ -63,19 +64,26 @@ static const struct command commands[] = {
      "timeline RUN [--round N] [--limit N]",
      "Show who waited for whom, round by round.",
      timeline_show},
-    {{"workers"}, 0, 0, {"json"}, "workers", "List the live workers.", workers_show},
+    {{"workers"},
+     0,
+     0,
+     {"json", "watch", "timeout-s"},
+     "workers [--watch [--timeout-s N]]",
+     "List the live workers; with --watch again and again, on a terminal as one live table.",
+     workers_show},
     {{"doctor"},
      0,
      1,
-     {NULL},
-     "doctor [FILE]",
-     "Check a set-up, and a run's configuration, before hours are spent on it.",
+     {"model", "data-dir", "coordinator-flags", "trainer-flags", "server-flags", "servers", "new-tokens", "measure-s"},
+     "doctor [FILE] [--model FOLDER]",
+     "Check a set-up, and a run's configuration, before hours are spent on it; with --model before any service runs.",
      doctor_run},
 };
 static const size_t command_count = sizeof commands / sizeof commands[0];
 
 struct arguments {
   char *flags[ARGUMENTS_MAX]; /* flags[0]: the program */
+  bool is_value[ARGUMENTS_MAX]; /* of the flag before it; it may begin as flags do */
   int flag_count;
   const char *words[ARGUMENTS_MAX];
   int word_count;
@@ -101,7 +109,9 @@ static enum rc arguments_split(struct arguments *a, const struct option *options
     } else if (argv[i][0] == '-' && argv[i][1]) {
       const struct option *o = find(options, count, argv[i] + (argv[i][1] == '-' ? 2 : 1));
       a->flags[a->flag_count++] = argv[i];
-      if (o && o->type != OPTION_BOOL && !strchr(argv[i], '=') && i + 1 < argc) a->flags[a->flag_count++] = argv[++i];
+      if (!o || o->type == OPTION_BOOL || strchr(argv[i], '=') || i + 1 == argc) continue;
+      a->is_value[a->flag_count] = true;
+      a->flags[a->flag_count++] = argv[++i];
     } else {
       a->words[a->word_count++] = argv[i];
     }
@@ -144,7 +154,7 @@ static enum rc flags_check(const struct command *c, const struct arguments *a, s
   for (int i = 1; i < a->flag_count; i++) {
     const char *name = a->flags[i] + 2;
     const size_t len = strcspn(name, "=");
-    bool known = strncmp(a->flags[i], "--", 2) != 0; /* a value */
+    bool known = a->is_value[i] || strncmp(a->flags[i], "--", 2) != 0;
     for (size_t k = 0; k < sizeof all / sizeof all[0]; k++)
       known |= strlen(all[k]) == len && strncmp(all[k], name, len) == 0;
     for (int k = 0; k < COMMAND_FLAGS_MAX && c->flags[k]; k++)
@@ -167,10 +177,20 @@ int main(int argc, char **argv) {
       TLS_CLIENT_OPTIONS(&s.tls),
       {"verbose", OPTION_BOOL, &s.verbose, "false", 0, 0, "print each call as a curl command, on standard error"},
       {"json", OPTION_BOOL, &s.json, "false", 0, 0, "print the coordinator's answer as it came"},
-      {"watch", OPTION_BOOL, &s.watch, "false", 0, 0, "run start: follow the run"},
+      {"watch", OPTION_BOOL, &s.watch, "false", 0, 0, "run start: follow the run; workers: look every second"},
       {"round", OPTION_INT, &s.round, "-1", -1, 1e6, "rollouts, timeline: of this round; -1: the newest"},
       {"limit", OPTION_INT, &s.limit, "8", 1, 4096, "rollouts: so many; timeline: so many rounds"},
-      {"timeout-s", OPTION_INT, &s.timeout_s, "0", 0, 1e9, "run watch: give up after so long; 0: never"},
+      {"timeout-s", OPTION_INT, &s.timeout_s, "0", 0, 1e9, "with --watch, and run watch: give up after so long; 0: never"},
+      {"model", OPTION_STRING, &s.model, "", 0, 0,
+       "doctor: the model's folder, to check this machine before any service runs, by what their programs foresee"},
+      {"data-dir", OPTION_STRING, &s.data_dir, ".", 0, 0, "doctor --model: the coordinator's folder of datasets"},
+      {"coordinator-flags", OPTION_STRING, &s.coordinator_flags, "", 0, 0, "doctor --model: its other flags, as \"--db /srv/runs.db\""},
+      {"trainer-flags", OPTION_STRING, &s.trainer_flags, "", 0, 0, "doctor --model: the trainer-server's, as \"--threads 4 --lean\""},
+      {"server-flags", OPTION_STRING, &s.server_flags, "", 0, 0, "doctor --model: the generation-servers', as \"--slots 64\""},
+      {"servers", OPTION_INT, &s.servers, "1", 1, LIMIT_WORKERS, "doctor --model: how many generation-servers there will be"},
+      {"new-tokens", OPTION_INT, &s.new_tokens, "0", 0, LIMIT_NEW_TOKENS,
+       "doctor --model: how long samples are in the mean; 0: as long as the run lets them be"},
+      {"measure-s", OPTION_INT, &s.measure_s, "3", 0, 600, "doctor --model: trainer and server compute for so long each; 0: not"},
   };
   const size_t count = sizeof options / sizeof options[0];
   log_init("leasehold", LOG_WARN);

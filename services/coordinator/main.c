@@ -16,6 +16,7 @@
 #include "services/coordinator/checks/sample_checks.h"
 #include "services/coordinator/driver/driver.h"
 #include "services/coordinator/fault.h"
+#include "services/coordinator/foresee/foresee.h"
 #include "services/coordinator/api/routes.h"
 #include "services/coordinator/rewards/rewards.h"
 #include "services/coordinator/rounds/tick.h"
@@ -27,7 +28,7 @@ enum { DRAIN_MS = 2000, TICK_MS = 50 };
 struct settings {
   struct program_settings program;
   struct core_options core;
-  const char *replay, *backup;
+  const char *replay, *backup, *plan;
   struct rewards_options rewards;
   int64_t reward_threads;
   struct trackers_options trackers;
@@ -124,6 +125,9 @@ int main(int argc, char **argv) {
        "replay this run of the database at the trainer that registers, compare every version's digest, and end"},
       {"backup", OPTION_STRING, &s.backup, "", 0, 0,
        "copy the database, which another coordinator may be using, to this new file, and end"},
+      {"plan", OPTION_STRING, &s.plan, "", 0, 0,
+       "print, as JSON, what a run would find here and how long its rounds would take, and end: for what this file (JSON; - is "
+       "standard input) describes"},
       {"reward-hosts", OPTION_STRING, &s.rewards.hosts, "", 0, 0,
        "hosts that may be asked for rewards, as judge:9000,10.0.0.7; empty: none"},
       {"reward-token", OPTION_STRING, &s.rewards.token, "", 0, 0, "bearer token that reward servers are shown"},
@@ -157,6 +161,11 @@ int main(int argc, char **argv) {
 #ifdef LEASEHOLD_FAULTS
   if (rc == RC_OK && run) rc = fault_set(coordinator_faults, s.fault, &err);
 #endif
-  if (rc == RC_OK && run) rc = s.backup[0] ? store_backup(s.core.db_path, s.backup, &err) : serve(&s, &err);
+  if (rc == RC_OK && run && s.plan[0]) {
+    s.core.reward_hosts = s.rewards.hosts;
+    rc = foresee(&s.core, &program, s.plan, &err);
+  } else if (rc == RC_OK && run) {
+    rc = s.backup[0] ? store_backup(s.core.db_path, s.backup, &err) : serve(&s, &err);
+  }
   return program_end(&program, rc, &err);
 }

@@ -15,6 +15,7 @@
 #include "common/http/trust/tls.h"
 #include "services/generation-server/fault.h"
 #include "services/generation-server/api/server.h"
+#include "services/generation-server/foresee/foresee.h"
 
 #ifdef LEASEHOLD_MPI
 #define PROGRAM_NAME    "generation-server-mpi"
@@ -28,7 +29,7 @@ enum { TICK_MS = 50 };
 
 struct settings {
   struct program_settings program;
-  const char *coordinator, *advertise_url, *name, *fabric, *model, *device, *exactness, *isa, *fault;
+  const char *coordinator, *advertise_url, *name, *fabric, *model, *device, *exactness, *isa, *fault, *plan;
   int64_t slots, threads, kv_pages, page_tokens, prefill_chunk, context_max, memory_max, prefetch, drain_ms,
       stream_stall_ms;
   bool fit;
@@ -126,6 +127,9 @@ int main(int argc, char **argv) {
        "bytes this process may plan for; 0: what the machine and the control group have left"},
       {"fit", OPTION_BOOL, &s.fit, "false", 0, 0,
        "give up what the memory leaves no room for, the cheapest first: --kv-pages, --prefill-chunk, --context-max"},
+      {"plan", OPTION_STRING, &s.plan, "", 0, 0,
+       "print, as JSON, what this process would need here and how fast it would sample, and end: for what this file (JSON; - "
+       "is standard input) describes, with --model"},
       {"prefetch", OPTION_INT, &s.prefetch, "-1", -1, LIMIT_SLOTS,
        "leased samples held beyond the slots; -1: half as many as slots"},
       {"device", OPTION_STRING, &s.device, "cpu", 0, 0, "what computes: cpu, cuda or cuda:N"},
@@ -148,6 +152,11 @@ int main(int argc, char **argv) {
   enum rc rc = program_start(&run, &program, argc, argv, &err);
   if (rc == RC_OK && run) rc = http_tls_start(&s.program.tls, &err);
   if (rc == RC_OK && run) rc = check(&s, &server, &err);
-  if (rc == RC_OK && run) rc = serve_in_fabric(&s, &server, &err);
+  if (rc == RC_OK && run) {
+    if (s.plan[0])
+      rc = foresee(&server.model, s.model, &program, s.plan, &err);
+    else
+      rc = serve_in_fabric(&s, &server, &err);
+  }
   return program_end(&program, rc, &err);
 }

@@ -18,6 +18,7 @@
 #include "services/trainer-server/api/routes.h"
 #include "services/trainer-server/engine/checkpoint.h"
 #include "services/trainer-server/engine/trainer.h"
+#include "services/trainer-server/foresee/foresee.h"
 #include "services/trainer-server/publish/identity.h"
 #include "services/trainer-server/publish/publisher.h"
 #include "services/trainer-server/publish/heartbeat.h"
@@ -38,7 +39,7 @@ struct settings {
   struct program_settings program;
   struct http_access *access; /* of the process that serves; it lives until main ends */
   const char *role; /* "train", "preprocess", "teach" */
-  const char *coordinator, *advertise_url, *name, *fabric, *device, *exactness, *isa, *fault, *go_back;
+  const char *coordinator, *advertise_url, *name, *fabric, *device, *exactness, *isa, *fault, *go_back, *plan;
   const char *optimizer_state;   /* "resident", "mapped" */
   const char *optimizer_moments; /* "32bit", "8bit" */
   int64_t rank_silence_ms;
@@ -210,6 +211,9 @@ int main(int argc, char **argv) {
   const struct option options[] = {
       PROGRAM_OPTIONS(&s.program, "8200"),
 #ifndef LEASEHOLD_MPI
+      {"plan", OPTION_STRING, &s.plan, "", 0, 0,
+       "print, as JSON, what this process would need here and how fast it would learn, and end: for what this file (JSON; - is "
+       "standard input) describes"},
       {"role", OPTION_STRING, &s.role, "train", 0, 0,
        "train; preprocess: compute passes without a gradient (a reference's log-probabilities) for a coordinator's runs; or "
        "teach: the same under the folder's weights, for the runs that name them by training.teacher"},
@@ -296,6 +300,12 @@ int main(int argc, char **argv) {
   if (rc == RC_OK && run) rc = fault_set(trainer_faults, s.fault, &err);
 #endif
   if (rc == RC_OK && run) rc = open_access(&s, &err);
+#ifndef LEASEHOLD_MPI
+  if (rc == RC_OK && run && s.plan[0]) {
+    rc = foresee(&s.trainer, &program, s.plan, &err);
+    run = false;
+  }
+#endif
   if (rc == RC_OK && run) rc = run_rank(&s, &err);
   http_access_close(s.access);
   return program_end(&program, rc, &err);

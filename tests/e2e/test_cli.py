@@ -56,6 +56,12 @@ def check_states(cluster):
     """Pause, watch, stop: what scripts go by."""
     run = said(cluster, "run", "start", "-", stdin=json.dumps(grpo_config(1000, groups=2, samples=4))).strip()
     assert leasehold(cluster, "run", "watch", run, "--timeout-s", 1)[0] == 4
+    status, output, _ = leasehold(cluster, "workers", "--watch", "--timeout-s", 1)
+    tables = output.split("\n\n")
+    assert status == 4 and len(tables) >= 2 and all({line.split()[1] for line in table.splitlines()} == {"trainer", "generation"} for table in tables), output
+    status, output, _ = leasehold(cluster, "workers", "--watch", "--timeout-s", 1, "--json")
+    counts = [len(json.loads(line)["workers"]) for line in output.splitlines()]
+    assert status == 4 and len(counts) >= 2 and set(counts) == {2}, output
     assert said(cluster, "run", "pause", run) == f"{run} paused\n" and said(cluster, "run", "resume", run) == f"{run} running\n"
     assert said(cluster, "run", "stop", run).startswith(f"{run} stop")
     status, output, _ = leasehold(cluster, "run", "watch", run)

@@ -111,6 +111,12 @@ static void check_pace(struct findings *f, const struct json *report, const stru
               trains ? show_duration(learning_ms).text : "");
 }
 
+void check_report(struct findings *f, const struct json *report) {
+  check_datasets(f, report);
+  check_tokenizer(f, report);
+  check_verifier(f, report);
+}
+
 enum rc check_run(struct session *s, struct findings *f, const char *file, const struct pace_found *pace,
                   struct err *err) {
   struct buf body = BUF_INIT;
@@ -127,9 +133,7 @@ enum rc check_run(struct session *s, struct findings *f, const char *file, const
     }
   }
   if (rc != RC_OK) return rc;
-  check_datasets(f, report);
-  check_tokenizer(f, report);
-  check_verifier(f, report);
+  check_report(f, report);
   check_pace(f, report, pace);
   json_free(report);
   return RC_OK;

@@ -7,5 +7,7 @@
 /* file: "-" is standard input.  Fails only where nobody answers, or the file cannot be read. */
 enum rc check_run(struct session *s, struct findings *f, const char *file, const struct pace_found *pace,
                   struct err *err);
+/* What a RunReport (openapi) tells of datasets, tokenizer and verifier. */
+void check_report(struct findings *f, const struct json *report);
 
 #endif

@@ -38,7 +38,7 @@ bool check_version(struct findings *f, const char *name, const char *page) {
 
 /* ---- disks and clocks ---- */
 
-static void say_disk(struct findings *f, const char *whose, const struct json *answer, const char *flag) {
+void say_disk(struct findings *f, const char *whose, const struct json *answer, const char *flag) {
   const double sync_ms = json_find_number(answer, "sync_ms"), bytes = json_find_number(answer, "write_bytes_per_second");
   const bool slow = !(sync_ms <= SYNC_MS_MOST), thin = !(bytes >= WRITE_BYTES_LEAST);
   finding_say(f, slow || thin ? FINDING_WARN : FINDING_OK, "%s disk (%s) writes %s MB/s and syncs a block in %s ms%s%s%s",

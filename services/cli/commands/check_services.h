@@ -17,6 +17,8 @@ double metric_of(const char *page, const char *name);
 bool check_version(struct findings *f, const char *name, const char *page);
 /* The coordinator's own disk and clock. */
 void check_coordinator_machine(struct session *s, struct findings *f);
+/* A disk's speed, of what /v1/check-disk answers; flag: which moves what lies on it. */
+void say_disk(struct findings *f, const char *whose, const struct json *answer, const char *flag);
 /* workers: the array of GET /v1/workers. */
 void check_services(struct session *s, struct findings *f, const struct json *workers, struct pace_found *out);
 

@@ -2,12 +2,14 @@
  *
  *   the coordinator --> its disk and clock --> workers --> each one's machine and pace --> runs --> a run's configuration
  *
- * It judges by answers alone; the exit status is that of the worst line. */
+ * Before any service runs, with --model, before.c asks their programs instead.  It judges by answers alone; the exit status
+ * is that of the worst line. */
 #include "services/cli/commands/doctor.h"
 
 #include <math.h>
 #include <string.h>
 
+#include "services/cli/commands/before.h"
 #include "services/cli/commands/check_run.h"
 #include "services/cli/commands/show.h"
 
@@ -125,16 +127,25 @@ static enum rc check_runs(struct session *s, struct findings *f, struct err *err
   return RC_OK;
 }
 
+static enum rc services(struct session *s, struct findings *f, struct err *err) {
+  struct pace_found pace;
+  enum rc rc = check_ready(s, f, err);
+  if (rc == RC_UNAVAILABLE || rc == RC_TIMEOUT) {
+    const struct err cause = *err;
+    return err_set(err, rc, NULL, "%.600s; before any service runs: leasehold doctor [FILE] --model FOLDER", cause.message);
+  }
+  if (rc == RC_OK) rc = check_room(s, f, err);
+  if (rc == RC_OK) check_coordinator_machine(s, f);
+  if (rc == RC_OK) rc = check_workers(s, f, &pace, err);
+  if (rc == RC_OK) rc = check_runs(s, f, err);
+  if (rc == RC_OK && s->word_count > 0) rc = check_run(s, f, s->words[0], &pace, err);
+  return rc;
+}
+
 enum rc doctor_run(struct session *s, int *status, struct err *err) {
   struct findings f = {0};
-  struct pace_found pace;
   s->json = false;
-  enum rc rc = check_ready(s, &f, err);
-  if (rc == RC_OK) rc = check_room(s, &f, err);
-  if (rc == RC_OK) check_coordinator_machine(s, &f);
-  if (rc == RC_OK) rc = check_workers(s, &f, &pace, err);
-  if (rc == RC_OK) rc = check_runs(s, &f, err);
-  if (rc == RC_OK && s->word_count > 0) rc = check_run(s, &f, s->words[0], &pace, err);
+  const enum rc rc = s->model[0] ? before_services(s, &f, err) : services(s, &f, err);
   if (rc != RC_OK) return rc;
   *status = f.count[FINDING_FAIL] ? EXIT_REFUSED : EXIT_DONE;
   printf("%s\n", f.count[FINDING_FAIL]   ? "A run would not do what it should."

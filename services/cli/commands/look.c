@@ -3,10 +3,12 @@
 
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "common/base/clock.h"
 #include "services/cli/commands/show.h"
 
-enum { TAIL_MAX = 80, BAR_WIDTH = 24 };
+enum { TAIL_MAX = 80, BAR_WIDTH = 24, LOOK_MS = 1000, RETRIES = 20 };
 
 /* ---- rollouts ---- */
 
@@ -107,12 +109,37 @@ static void print_worker(const struct json *w) {
   printf("\n");
 }
 
-enum rc workers_show(struct session *s, int *status, struct err *err) {
+static enum rc workers_print(struct session *s, bool draws, struct err *err) {
   struct json *answer = NULL;
   const enum rc rc = session_get(s, "/v1/workers", NULL, NULL, &answer, err);
   const struct json *workers = json_find(answer, "workers");
+  if (draws) printf("\033[H\033[J"); /* over the table before */
   for (size_t i = 0; !s->json && i < json_length(workers); i++) print_worker(json_at(workers, i));
-  *status = EXIT_DONE;
   json_free(answer);
   return rc;
+}
+
+/* A coordinator that has answered once may be started again meanwhile. */
+static enum rc workers_watch(struct session *s, struct err *err) {
+  const bool draws = isatty(STDOUT_FILENO) && !s->json;
+  const int64_t begin_ms = clock_monotonic_ms();
+  bool answered = false;
+  for (int missed = 0;;) {
+    const enum rc rc = workers_print(s, draws, err);
+    const bool gone = rc == RC_UNAVAILABLE || rc == RC_TIMEOUT;
+    if (rc != RC_OK && (!gone || !answered || ++missed == RETRIES)) return rc;
+    if (rc == RC_OK) answered = true, missed = 0;
+    if (s->timeout_s && clock_monotonic_ms() - begin_ms > 1000 * s->timeout_s) return RC_OK;
+    if (gone) printf("the coordinator does not answer\n");
+    if (!draws && !s->json) printf("\n");
+    fflush(stdout);
+    clock_sleep_ms(LOOK_MS);
+  }
+}
+
+enum rc workers_show(struct session *s, int *status, struct err *err) {
+  const bool watches = s->watch;
+  s->watch = false; /* answers are printed as they come */
+  *status = watches ? EXIT_WAITS : EXIT_DONE;
+  return watches ? workers_watch(s, err) : workers_print(s, false, err);
 }

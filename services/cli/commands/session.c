@@ -22,8 +22,7 @@ enum rc session_open(struct session *s, struct err *err) {
 
 void session_close(struct session *s) { http_client_destroy(s->http); }
 
-/* In single quotes, for a shell. */
-static void print_quoted(const char *text) {
+void session_print_quoted(const char *text) {
   fputc('\'', stderr);
   for (; *text; text++) {
     if (*text == '\'')
@@ -37,7 +36,7 @@ static void print_quoted(const char *text) {
 static void print_flag(const char *flag, const char *value) {
   if (!value[0]) return;
   fprintf(stderr, " %s ", flag);
-  print_quoted(value);
+  session_print_quoted(value);
 }
 
 /* What is sent: where it was read from, or a text; none of both: nothing. */
@@ -60,10 +59,10 @@ static void print_curl(const struct session *s, const char *method, const char *
     fprintf(stderr, " -H 'Content-Type: application/json' --data-binary ");
     char data[LIMIT_PATH_MAX + 2];
     snprintf(data, sizeof data, "%s%s", sent->text ? "" : "@", sent->text ? sent->text : sent->file);
-    print_quoted(data);
+    session_print_quoted(data);
   }
   fputc(' ', stderr);
-  print_quoted(url);
+  session_print_quoted(url);
   fputc('\n', stderr);
 }
 

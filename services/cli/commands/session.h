@@ -17,6 +17,9 @@ struct session {
   struct tls_settings tls;
   bool verbose, json, watch;
   int64_t round, limit, timeout_s;
+  /* Of doctor before any service runs (before.h); model "": they run. */
+  const char *model, *data_dir, *coordinator_flags, *trainer_flags, *server_flags;
+  int64_t servers, new_tokens, measure_s;
   const char *const *words; /* behind the command's name */
   int word_count;
   struct http_client *http;
@@ -37,6 +40,8 @@ enum rc session_post_at(struct session *s, const char *base, const char *path, c
                         struct err *err);
 enum rc session_get_text_at(struct session *s, const char *base, const char *path, struct buf *out, int *status,
                             struct err *err);
+/* In single quotes, for a shell, on standard error. */
+void session_print_quoted(const char *text);
 /* The answer's text, for what is no JSON.  *status may be any. */
 enum rc session_get_text(struct session *s, const char *path, struct buf *out, int *status, struct err *err);
 

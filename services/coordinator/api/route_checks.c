@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/base/limits.h"
-#include "common/http/check_disk.h"
+#include "common/http/check_machine.h"
 #include "services/coordinator/api/route_runs.h"
 #include "services/coordinator/rewards/reward_hosts.h"
 #include "services/coordinator/trainer/run_report.h"

@@ -11,5 +11,7 @@
 
 /* RC_NOT_FOUND when the model lacks config.json or tokenizer.json. */
 enum rc model_files_fetch(struct model_files *out, const struct trainer_client *trainer, struct err *err);
+/* The same from a folder on this machine, where there is no trainer yet. */
+enum rc model_files_read(struct model_files *out, const char *dir, struct err *err);
 void model_files_free(struct model_files *files);
 #endif

@@ -180,7 +180,7 @@ static void round_write(const struct run_context *x, struct json_writer *w) {
   json_object_end(w);
 }
 
-static void report_write(const struct run_context *x, struct json_writer *w) {
+void run_report_of(const struct run_context *x, struct json_writer *w) {
   json_object_begin(w);
   json_key(w, "dataset");
   run_context_counts(x, w);
@@ -239,7 +239,7 @@ enum rc run_report_write(struct core *c, const struct run_config *config, struct
   enum rc rc = run_check(c, config, &(struct run_check_bounds){.watch = &watch}, err);
   if (rc == RC_OK) rc = open_as_posted(c, config, &x, err);
   if (rc != RC_OK) return rc;
-  report_write(x, w);
+  run_report_of(x, w);
   run_context_release(x);
   return RC_OK;
 }

@@ -7,7 +7,7 @@
 #ifndef LEASEHOLD_COORDINATOR_TRAINER_RUN_REPORT_H
 #define LEASEHOLD_COORDINATOR_TRAINER_RUN_REPORT_H
 
-#include "services/coordinator/run/run_config.h"
+#include "services/coordinator/run/run_context.h"
 #include "services/coordinator/writer/core.h"
 
 enum { REPORT_LINES = 10, REPORT_PROMPTS = 1000 };
@@ -15,5 +15,7 @@ enum { REPORT_LINES = 10, REPORT_PROMPTS = 1000 };
 /* An object (openapi: RunReport).  What run_check refuses is refused here with the same sentence; RC_TIMEOUT when --check-ms did
  * not suffice; RC_UNAVAILABLE when no trainer is there, whose tokenizer is needed. */
 enum rc run_report_write(struct core *c, const struct run_config *config, struct json_writer *w, struct err *err);
+/* The same object, of a run that is open. */
+void run_report_of(const struct run_context *x, struct json_writer *w);
 
 #endif

@@ -70,20 +70,38 @@ static enum rc give_up_what_does_not_fit(struct loaded_model_options *o, struct 
 }
 
 /* Sizes the KV pool and checks the whole plan against the memory that is there. */
-static enum rc plan_memory(int *pages, const struct loaded_model_options *o, const struct model *m, struct err *err) {
-  struct memory_room room;
-  struct memory_plan plan;
+static enum rc plan_memory(struct model_foresight *out, const struct loaded_model_options *o, const struct model *m,
+                           struct err *err) {
   struct memory_advice advice;
   struct loaded_model_options chosen;
-  read_room(&room, o, m);
-  *pages = fit_pages(o, m, &room, loaded_model_memory_plan);
-  loaded_model_memory_plan(&plan, m, o, *pages);
-  memory_plan_show(&plan);
-  memory_plan_show_room(&plan, &room);
-  if (memory_plan_check(&plan, &room, "the generation-server", err) == RC_OK) return RC_OK;
-  fit_choose(&chosen, &advice, m, o, &room, loaded_model_memory_plan);
+  read_room(&out->room, o, m);
+  out->pages = fit_pages(o, m, &out->room, loaded_model_memory_plan);
+  loaded_model_memory_plan(&out->plan, m, o, out->pages);
+  memory_plan_show(&out->plan);
+  memory_plan_show_room(&out->plan, &out->room);
+  if (memory_plan_check(&out->plan, &out->room, "the generation-server", err) == RC_OK) return RC_OK;
+  fit_choose(&chosen, &advice, m, o, &out->room, loaded_model_memory_plan);
   memory_advice_give(&advice, err);
   return RC_NO_MEMORY;
+}
+
+enum rc loaded_model_foresee(struct model_foresight *out, const struct loaded_model_options *options,
+                             const struct model_files *files, struct err *err) {
+  struct loaded_model_options chosen = *options;
+  struct loaded_model *loaded = calloc(1, sizeof *loaded);
+  *out = (struct model_foresight){0};
+  if (!loaded) return err_set(err, RC_NO_MEMORY, NULL, "the loaded model was refused its memory");
+  loaded->files.config = files->config;
+  enum rc rc = make_backend(&loaded->pool, &loaded->ops, &loaded->model, options, &files->config, err);
+  if (rc == RC_OK) rc = give_up_what_does_not_fit(&chosen, loaded, err);
+  if (rc == RC_OK) {
+    rc = plan_memory(out, &chosen, loaded->model, err);
+    out->context_max = loaded->model->context_max;
+    out->parameters = loaded->model->params.parameters;
+    snprintf(out->kernels, sizeof out->kernels, "%s", loaded->ops->name);
+  }
+  loaded_model_close(loaded);
+  return rc;
 }
 
 enum rc loaded_model_open(struct loaded_model **out, const struct loaded_model_options *options,
@@ -101,8 +119,9 @@ enum rc loaded_model_open(struct loaded_model **out, const struct loaded_model_o
   options = &chosen;
   if (rc == RC_OK)
     rc = make_backend(&loaded->stage_pool, &loaded->stage_ops, &loaded->stage_model, options, config, err);
-  int pages = 0;
-  if (rc == RC_OK) rc = plan_memory(&pages, options, loaded->model, err);
+  struct model_foresight planned = {0};
+  if (rc == RC_OK) rc = plan_memory(&planned, options, loaded->model, err);
+  const int pages = planned.pages;
   for (int i = 0; i < 2 && rc == RC_OK; i++) rc = weights_create(&loaded->weights[i], loaded->stage_model, false, err);
   if (rc == RC_OK) {
     struct engine_options engine = engine_options_of(options, loaded->model, pages);

@@ -36,6 +36,17 @@ struct loaded_model {
 void loaded_model_memory_plan(struct memory_plan *out, const struct model *m,
                               const struct loaded_model_options *options, int pages);
 
+/* What a server would load and need: as loaded_model_open finds it, which is not called. */
+struct model_foresight {
+  struct memory_plan plan;
+  struct memory_room room;
+  int pages, context_max; /* context_max as --fit leaves it */
+  size_t parameters;
+  char kernels[LIMIT_NAME_MAX];
+};
+/* Its error is that of loaded_model_open; where memory is short the rest is told all the same. */
+enum rc loaded_model_foresee(struct model_foresight *out, const struct loaded_model_options *options,
+                             const struct model_files *files, struct err *err);
 /* Takes over the files on RC_OK. */
 enum rc loaded_model_open(struct loaded_model **out, const struct loaded_model_options *options,
                           const struct model_files *files,

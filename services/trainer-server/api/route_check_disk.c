@@ -1,5 +1,5 @@
 /* POST /v1/check-disk: how fast the disk of the checkpoints is. */
-#include "common/http/check_disk.h"
+#include "common/http/check_machine.h"
 #include "services/trainer-server/api/handlers.h"
 #include "services/trainer-server/engine/trainer.h"
 

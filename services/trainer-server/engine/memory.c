@@ -67,7 +67,7 @@ void memory_choose_lanes(struct trainer_options *options, const struct model *m,
   }
 }
 
-static void read_room(struct memory_room *out, const struct model *m, size_t bound) {
+void memory_room_now(struct memory_room *out, const struct model *m, size_t bound) {
   memory_room_read(out, "", bound);
   out->device = m->ops->room(m->ops);
 }
@@ -76,7 +76,7 @@ void memory_fit(struct trainer_options *options, const struct model *m, bool chu
   const struct trainer_options asked = *options;
   struct memory_advice advice;
   struct memory_room room;
-  read_room(&room, m, (size_t)options->memory_max);
+  memory_room_now(&room, m, (size_t)options->memory_max);
   fit_choose(options, &advice, m, &asked, chunks, &room, plan_of);
   memory_advice_show(&advice);
 }
@@ -113,7 +113,7 @@ enum rc memory_check(const struct model *m, const struct trainer_options *option
   struct memory_room room;
   trainer_memory_plan(&plan, m, options);
   memory_plan_show(&plan);
-  read_room(&room, m, (size_t)options->memory_max);
+  memory_room_now(&room, m, (size_t)options->memory_max);
   const enum rc rc = devices_share_room(ranks, memory_plan_device(&plan), &room, err);
   memory_plan_show_room(&plan, &room);
   if (rc != RC_OK || memory_plan_check(&plan, &room, "the trainer", err) == RC_OK) return rc;
@@ -161,7 +161,7 @@ enum rc memory_check_frozen(const struct model *m, const struct trainer_options 
   struct memory_room room;
   if (!needed->reference && !needed->behaviour && !needed->versions) return RC_OK;
   frozen_add(&plan, m, options, needed);
-  read_room(&room, m, 0);
+  memory_room_now(&room, m, 0);
   const enum rc rc = frozen_fit(m, options, needed, needed, &room, err);
   if (rc == RC_OK) memory_plan_show(&plan);
   return rc;

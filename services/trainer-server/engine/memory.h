@@ -27,6 +27,8 @@ struct learner_options memory_learner_options(const struct trainer_options *o, i
  * the other ranks plan there. */
 enum rc memory_check(const struct model *m, const struct trainer_options *options, struct ranks *ranks,
                      struct err *err);
+/* What there is now, on the host and on the model's device; bound: --memory-max. */
+void memory_room_now(struct memory_room *out, const struct model *m, size_t bound);
 /* What start does not plan for.  Copies of the weights for the kernels alone: the reference of a run with a KL term, the
  * behaviour policy of one that takes inner steps.  And `versions`: published ones that a run with update "inflight" pushes
  * while it makes later ones. */

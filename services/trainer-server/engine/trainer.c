@@ -255,7 +255,7 @@ static enum rc learning_make(struct engine *e, struct err *err) {
                  sizeof *e->next_step.accumulated);
 }
 
-enum rc trainer_create(struct trainer **out, const struct trainer_options *options, struct err *err) {
+static enum rc trainer_make(struct trainer **out, const struct trainer_options *options, struct err *err) {
   struct trainer *t = calloc(1, sizeof *t);
   if (!t) return err_set(err, RC_NO_MEMORY, NULL, "the trainer's state was refused memory");
   struct engine *e = &t->engine;
@@ -266,8 +266,40 @@ enum rc trainer_create(struct trainer **out, const struct trainer_options *optio
   training_config_defaults(&e->run.training);
   metrics_make(e);
   timeline_begin(&e->timeline, clock_monotonic_us());
+  *out = t;
+  return RC_OK;
+}
+
+enum rc trainer_open_model(struct trainer **out, const struct trainer_options *options, struct err *err) {
+  struct trainer *t;
+  *out = NULL;
+  enum rc rc = trainer_make(&t, options, err);
+  if (rc != RC_OK) return rc;
+  if ((rc = model_make(t, err)) == RC_OK)
+    *out = t;
+  else
+    trainer_destroy(t);
+  return rc;
+}
+
+enum rc trainer_open_plan(struct trainer *t, struct memory_plan *plan, struct memory_room *room, struct err *refused) {
+  struct engine *e = &t->engine;
+  const enum rc rc = ranks_join(e, refused);
+  trainer_memory_plan(plan, e->model, &e->options);
+  memory_room_now(room, e->model, (size_t)e->options.memory_max);
+  return rc;
+}
+
+enum rc trainer_open_learning(struct trainer *t, struct err *err) { return learning_make(&t->engine, err); }
+struct engine *trainer_engine(struct trainer *t) { return &t->engine; }
+
+enum rc trainer_create(struct trainer **out, const struct trainer_options *options, struct err *err) {
+  struct trainer *t;
+  enum rc rc = trainer_make(&t, options, err);
+  if (rc != RC_OK) return rc;
+  struct engine *e = &t->engine;
   const bool first = e->ranks.comm->rank == 0;
-  enum rc rc = first ? file_make_dirs(options->state_dir, err) : RC_OK;
+  rc = first ? file_make_dirs(options->state_dir, err) : RC_OK;
   if (rc == RC_OK) rc = model_make(t, err);
   if (rc == RC_OK) rc = ranks_join(e, err);
   if (rc == RC_OK) rc = learning_make(e, err);

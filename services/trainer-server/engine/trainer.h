@@ -28,17 +28,27 @@
 #ifndef LEASEHOLD_TRAINER_SERVER_ENGINE_TRAINER_H
 #define LEASEHOLD_TRAINER_SERVER_ENGINE_TRAINER_H
 
+#include "common/base/memory_plan.h"
 #include "common/wire/training.h"
 #include "services/trainer-server/board/board.h"
 #include "services/trainer-server/engine/options.h"
 #include "services/trainer-server/jobs/jobs.h"
 #include "services/trainer-server/publish/publisher.h"
 
+struct engine;
 struct trainer;
 
 /* Loads the newest whole checkpoint of state_dir, or model_dir, and starts the engine thread.  Of several ranks all must
  * come here; rank 0 loads, and the others need no state_dir and of model_dir only config.json. */
 enum rc trainer_create(struct trainer **out, const struct trainer_options *options, struct err *err);
+/* The parts of a trainer, one after the other, for foresee/: on the caller's thread, which is the engine's then, with no
+ * state_dir and no thread of its own.  First the model and what computes it. */
+enum rc trainer_open_model(struct trainer **out, const struct trainer_options *options, struct err *err);
+/* Then its memory plan, as the options leave it that --fit has chosen, and why it is refused: RC_OK when it is not. */
+enum rc trainer_open_plan(struct trainer *t, struct memory_plan *plan, struct memory_room *room, struct err *refused);
+/* Then weights, of no content yet, optimizer and learners. */
+enum rc trainer_open_learning(struct trainer *t, struct err *err);
+struct engine *trainer_engine(struct trainer *t);
 /* Ends the engine after the step or the gradient unit in hand.  Jobs that did not end stay as they are, and nothing
  * of theirs is durable: the coordinator finds the trainer gone, not the job failed, and submits it again when
  * the trainer is back. */

@@ -1,0 +1,31 @@
+/* What the services' --plan is asked and answers, as JSON on standard input and output: what each would need and how fast it
+ * would compute, before it runs.  `leasehold doctor --model` asks, with services/cli/commands/before.c.
+ *
+ *   request   {"groups", "samples", "prompt_tokens", "new_tokens", "measure_ms", "run"}    all may be left out
+ *   answer    an object; "memory" is memory_report_write's
+ *
+ * A request's strings and values live in its tree. */
+#ifndef LEASEHOLD_CLIENT_FORESIGHT_H
+#define LEASEHOLD_CLIENT_FORESIGHT_H
+
+#include "common/base/memory_plan.h"
+#include "common/json/json.h"
+
+enum { FORESIGHT_MS_MAX = 600000 };
+
+struct foresight_request {
+  int32_t groups, samples;           /* of a round, of a group */
+  int32_t prompt_tokens, new_tokens; /* of a sample, in the mean */
+  int32_t measure_ms;                /* compute for about so long to tell how fast; 0: do not */
+  const struct json *run;            /* for a trainer: the message of check-run; NULL: none */
+};
+
+void foresight_request_write(const struct foresight_request *q, struct json_writer *w);
+/* From a file, "-": standard input; an empty one asks for nothing more than the plan.  *root: freed by the caller. */
+enum rc foresight_request_read(struct foresight_request *out, struct json **root, const char *file, struct err *err);
+/* An object: {"needed_bytes", "room_bytes", "device_needed_bytes", "device_room_bytes", "parts": [{"name", "bytes",
+ * "on_device"}], "refused"}.  refused: why the service would not start with it; rc RC_OK: it would. */
+void memory_report_write(const struct memory_plan *plan, const struct memory_room *room, const struct err *refused,
+                         struct json_writer *w);
+
+#endif
