@@ -316,8 +316,8 @@ static void fake_step(struct http_request *r, void *context) {
     return;
   }
   t->steps++;
-  t->round_steps = 0;
   t->failed_step = t->full_then = t->disk_full;
+  if (!t->failed_step) t->round_steps = 0; /* else it is submitted again, after as many */
   t->version = m.version + !t->failed_step;
   t->last_groups = (int)m.group_count;
   t->last_denominator = m.denominator;
