@@ -364,6 +364,20 @@ static void trainer_is_well(void) {
   fake_trainer_finish_checks(t);
 }
 
+/* What it has been asked to check it answers when it is gone; the first time it only becomes slow, so that there is something. */
+static void trainer_leaves_checks_behind(void) {
+  struct fake_trainer *t = &p.f->trainer;
+  struct err err = {0};
+  pthread_mutex_lock(&t->lock);
+  const bool slow = t->slow_checks;
+  t->slow_checks = true;
+  pthread_mutex_unlock(&t->lock);
+  if (!slow) return;
+  const enum rc rc = coordinator_leave(&p.f->client, p.f->trainer_is.worker_id, DEADLINE_MS, &err);
+  fake_trainer_finish_checks(t);
+  buf_printf(&p.told, "the trainer %s leaves its checks behind: %d", p.f->trainer_is.worker_id, rc);
+}
+
 /* The fake trainer's moods; most are over soon. */
 static void trainer_changes(void) {
   enum { FORGETS, IS_SLOW, REFUSES, IS_STRANGE, IS_FULL, FAILS_CHECKS, IS_SLOW_WITH_CHECKS, IS_MISTAKEN, DRAWS_OTHERWISE, IS_WELL, MOODS = 19 };
@@ -480,7 +494,7 @@ static const struct {
   void (*act)(void);
 } actions[] = {
     {6, server_registers},      {12, server_reports},   {40, server_polls},      {50, result_comes},      {10, result_lies},
-    {16, result_is_made_up}, {5, result_is_handed_back}, {3, trainer_registers}, {16, trainer_reports},   {1, standby_registers},  {2, worker_leaves},
+    {16, result_is_made_up}, {5, result_is_handed_back}, {3, trainer_registers}, {16, trainer_reports},   {6, trainer_leaves_checks_behind}, {1, standby_registers},  {2, worker_leaves},
     {8, trainer_changes},       {8, version_is_announced}, {4, run_is_posted},   {4, run_is_controlled},  {2, coordinator_ends_and_begins},
     {12, time_goes_by},
 };
@@ -531,6 +545,9 @@ static void serve_honestly(struct fake_server *s) {
 static void everything_ends(void) {
   struct fake_server s;
   trainer_is_well();
+  pthread_mutex_lock(&p.f->trainer.lock);
+  p.f->trainer.doubt = DOUBT_ONCE; /* which decides nothing */
+  pthread_mutex_unlock(&p.f->trainer.lock);
   register_trainer(p.f);
   register_server(p.f, &s, "gen-last");
   buf_puts(&p.told, "      from now on everybody behaves\n");
