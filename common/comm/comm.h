@@ -32,6 +32,7 @@ struct comm {
   const char *name; /* "self", "mpi", "staged", "nccl" */
   int rank, size;   /* 0 <= rank < size */
   int local;        /* its place among the ranks on its machine, from 0 */
+  int machines;     /* on which the ranks run, by their hosts' names */
 
   /* bytes[count] of rank `root` to all. */
   enum rc (*broadcast)(struct comm *, void *bytes, size_t count, int root, int64_t wait_ms, struct err *);

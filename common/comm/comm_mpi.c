@@ -252,6 +252,7 @@ static bool find_local(struct comm_mpi *c) {
 static bool carrier_start(struct comm_mpi *c) {
   MPI_Comm_rank(c->world->peers, &c->comm.rank);
   MPI_Comm_size(c->world->peers, &c->comm.size);
+  c->comm.machines = c->world->peers_machines;
   if (!went_well(c, MPI_Comm_dup(c->world->peers, &c->work), "starting MPI") ||
       !went_well(c, MPI_Comm_dup(c->world->peers, &c->pulse_comm), "starting MPI") || !find_local(c))
     return false;

@@ -32,6 +32,7 @@ static inline struct over_host over_host_begin(const char *name, struct comm *ho
                                      .rank = host->rank,
                                      .size = host->size,
                                      .local = host->local,
+                                     .machines = host->machines,
                                      .all_reduce = over_host_all_reduce,
                                      .barrier = over_host_barrier,
                                      .check = over_host_check,

@@ -38,6 +38,7 @@ static void self_end(struct comm *c) { (void)c; }
 struct comm *comm_self(void) {
   static struct comm self = {.name = "self",
                              .size = 1,
+                             .machines = 1,
                              .broadcast = self_broadcast,
                              .all_gather = self_all_gather,
                              .reduce_scatter = self_reduce_scatter,

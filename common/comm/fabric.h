@@ -40,6 +40,7 @@ struct fabric_seat {
 struct fabric {
   const char *kind; /* "mpi", "nccl": fabrics of different kinds do not meet */
   int64_t place;    /* where this process is in it; 0 where the kind has no places */
+  int machines;     /* on which its processes run, by their hosts' names; 0 where that is not known */
 
   /* The root's: a fresh token. */
   enum rc (*token)(struct fabric *, char out[FABRIC_TOKEN_MAX], struct err *);

@@ -421,6 +421,7 @@ enum rc fabric_mpi_create(struct fabric **out, bool trainer, int64_t start_ms, s
     return rc;
   }
   f->fabric.place = f->world->place;
+  f->fabric.machines = f->world->all_machines;
   *out = &f->fabric;
   return RC_OK;
 }

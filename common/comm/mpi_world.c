@@ -2,6 +2,9 @@
 #include "common/comm/mpi_world.h"
 
 #include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -32,14 +35,36 @@ enum rc mpi_answer(int answer, const char *what, struct err *err) {
   return err_set(err, RC_UNAVAILABLE, NULL, "%s by MPI failed: %.300s", what, text);
 }
 
+/* Machines go by their names, so containers on one of them are several: what they exchange takes a network too. */
+static enum rc count_machines(MPI_Comm of, int *out, struct err *err) {
+  enum { NAME_BYTES = 65 };
+  char mine[NAME_BYTES] = "";
+  int places = 0;
+  *out = 0;
+  gethostname(mine, sizeof mine - 1);
+  MPI_Comm_size(of, &places);
+  char *names = calloc((size_t)places, NAME_BYTES);
+  if (!names) return err_set(err, RC_NO_MEMORY, NULL, "the names of %d processes' machines were refused memory", places);
+  const enum rc rc = mpi_answer(MPI_Allgather(mine, NAME_BYTES, MPI_CHAR, names, NAME_BYTES, MPI_CHAR, of),
+                                "telling the machines' names", err);
+  for (int i = 0; i < places; i++) {
+    int before = 0;
+    while (before < i && memcmp(names + before * NAME_BYTES, names + i * NAME_BYTES, NAME_BYTES) != 0) before++;
+    *out += before == i;
+  }
+  free(names);
+  return rc;
+}
+
 /* Every process of every role does the same, in this order. */
 static enum rc divide(struct mpi_world *w, enum mpi_role role, struct err *err) {
   MPI_Comm_rank(MPI_COMM_WORLD, &w->place);
   MPI_Comm_size(MPI_COMM_WORLD, &w->places);
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  const enum rc rc =
-      mpi_answer(MPI_Comm_split(MPI_COMM_WORLD, (int)role, w->place, &w->peers), "dividing the processes", err);
-  return rc == RC_OK ? mpi_answer(MPI_Comm_dup(MPI_COMM_WORLD, &w->all), "dividing the processes", err) : rc;
+  enum rc rc = mpi_answer(MPI_Comm_split(MPI_COMM_WORLD, (int)role, w->place, &w->peers), "dividing the processes", err);
+  if (rc == RC_OK) rc = mpi_answer(MPI_Comm_dup(MPI_COMM_WORLD, &w->all), "dividing the processes", err);
+  if (rc == RC_OK) rc = count_machines(w->peers, &w->peers_machines, err);
+  return rc == RC_OK ? count_machines(w->all, &w->all_machines, err) : rc;
 }
 
 static enum rc start(struct mpi_world *w, enum mpi_role role, struct err *err) {

@@ -25,6 +25,7 @@ enum mpi_role { MPI_ROLE_TRAINER, MPI_ROLE_SERVER };
 struct mpi_world {
   MPI_Comm peers, all; /* errors are returned, here and in their duplicates */
   int place, places;   /* in `all` */
+  int peers_machines, all_machines; /* on which these processes run */
   bool several_threads;
 };
 

@@ -15,6 +15,7 @@
 #include "common/base/rc.h"
 #include "common/base/service_limits.h"
 
+struct gnutls_session_int;
 struct http_request;
 struct tls_material;
 
@@ -33,7 +34,13 @@ struct http_connection {
   int next_free;
   bool secure;                  /* TLS: nothing may be sent past libmicrohttpd */
   struct tls_material *tls;     /* tls_server.c's, one reference; NULL where it is not secure */
-  bool greeted, known;          /* tls_server.c's: bytes have come; its client's certificate is fine */
+  struct { /* tls_server.c's */
+    struct gnutls_session_int *session;
+    bool greeted, came, shaken; /* bytes have come; and with the last reading too; the handshake is complete */
+    bool alert;                 /* the last record is an alert that is not encrypted */
+    bool known, told;           /* its client's certificate is fine; that it is not was counted */
+    int failure;                /* what it counts as, should it end before it is shaken: enum tls_failure */
+  } shake;
   struct http_request *watched; /* the watcher's: NULL, or the suspended request on this connection */
   uint32_t generation;          /* the watcher's: counts the connections that the entry has been */
   bool hung_up;                 /* the watcher's: the peer has, or the connection was ended from here */

@@ -93,7 +93,7 @@ static void check_route(struct http_request *r, const char *method) {
   int status = route_match(r, method, allow);
   const bool open = r->route != NULL && (r->route->roles & HTTP_OPEN);
   const char *closed = atomic_load(&r->server->closed);
-  const bool admitted = open || tls_server_admit(r->place, r->connection, &err) == RC_OK;
+  const bool admitted = open || tls_server_admit(r->server, r->place, r->connection, &err) == RC_OK;
   const enum identity identity = open || !admitted ? KNOWN : identify(r);
   if (!admitted) {
     request_refuse(r, MHD_HTTP_FORBIDDEN, &err);

@@ -57,6 +57,7 @@ static void on_connection(void *context, struct MHD_Connection *connection, void
   struct http_connection *c = *place;
   const bool starts = what == MHD_CONNECTION_NOTIFY_STARTED;
   struct tls_material *tls = !starts ? c->tls : s->tls ? tls_hold() : NULL;
+  if (!starts && tls != NULL) tls_server_end(s, c);
   pthread_mutex_lock(&s->lock);
   if (starts) {
     c = connection_open(&s->connections,
@@ -84,6 +85,7 @@ static void *on_target(void *context, const char *target, struct MHD_Connection 
 
 static void on_log(void *context, const char *format, va_list args) {
   (void)context;
+  tls_server_hear();
   char line[256];
   vsnprintf(line, sizeof line, format, args);
   line[strcspn(line, "\n")] = '\0';
@@ -339,6 +341,7 @@ enum rc http_server_start(struct http_server **out, const struct http_server_opt
   fit_files(&limits);
   s->limits = limits;
   register_metrics(s);
+  if (s->tls) tls_server_register(s);
   if ((rc = connections_create(&s->connections, &s->limits, err)) != RC_OK) goto out;
   if ((rc = listen_on(options->bind_address, options->port, &listen_fd, &s->port, err)) != RC_OK) goto out;
   if ((rc = watcher_start(s, err)) != RC_OK) goto out;

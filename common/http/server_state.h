@@ -46,7 +46,8 @@ enum {
       1 << 20, /* a refused body up to this size is read and dropped, so that the answer is not lost */
   HTTP_STREAM_UNSENT_MAX = 4 << 20,
   HTTP_STREAM_BLOCK = 16 << 10,
-  HTTP_SUSPEND_MS_MAX = 24 * 3600 * 1000 /* streams; long polls are bounded by LIMIT_WAIT_MS_MAX */
+  HTTP_SUSPEND_MS_MAX = 24 * 3600 * 1000, /* streams; long polls are bounded by LIMIT_WAIT_MS_MAX */
+  HTTP_TLS_FAILURES = 6
 };
 
 enum http_state { HTTP_COLLECTING, HTTP_HANDLING, HTTP_SUSPENDED, HTTP_STREAMING, HTTP_REPLIED };
@@ -118,6 +119,7 @@ struct http_server {
   int port;
   struct service_limits limits;
   struct metric *responses[6]; /* by hundreds of the status */
+  struct metric *handshakes_failed[HTTP_TLS_FAILURES]; /* tls_server.c's; NULL without TLS */
   atomic_size_t bodies_bytes;  /* request bodies in memory, and their JSON */
 
   pthread_mutex_t lock;   /* guards every [lock] field of every request, and all below */

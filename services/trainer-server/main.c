@@ -67,6 +67,18 @@ static void advertise(struct settings *s, struct http_server *server, char url[L
   s->advertise_url = url;
 }
 
+/* TLS is HTTP's: what ranks exchange, and what a broadcast carries, goes past it. */
+static void warn_of_plain_networks(const struct settings *s, const struct fabric *fabric) {
+  static const char advice[] = "which TLS does not cover: let it cross a network that encrypts (WireGuard, an encrypting CNI) or none that "
+                               "others share, see deploy/security/tls.md";
+  const int machines = s->trainer.ranks.comm ? s->trainer.ranks.comm->machines : 1;
+  if (!s->program.tls.cert[0] && !s->program.tls.ca[0]) return;
+  if (machines > 1)
+    log_warn("the ranks run on %d machines and exchange weights, gradients and samples unencrypted, %s", machines, advice);
+  if (fabric && fabric->machines != 1)
+    log_warn("the weights of --fabric %s are broadcast unencrypted between machines, %s", s->fabric, advice);
+}
+
 static enum rc serve(struct settings *s, struct err *err) {
   struct trainer *trainer = NULL;
   struct publisher *publisher = NULL;
@@ -87,6 +99,7 @@ static enum rc serve(struct settings *s, struct err *err) {
   log_info("listening on %s:%d", s->program.bind, http_server_port(server));
   s->trainer.coordinator_url = s->coordinator;
   rc = fabric_open(&fabric, s->fabric, true, device->cuda ? device->index : -1, err);
+  if (rc == RC_OK) warn_of_plain_networks(s, fabric);
   if (rc == RC_OK) rc = trainer_create(&trainer, &s->trainer, err);
   if (rc == RC_OK)
     rc = publisher_create(&publisher, trainer_board(trainer), trainer_jobs(trainer), s->coordinator, s->access,

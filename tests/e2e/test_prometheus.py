@@ -2,6 +2,7 @@
 
 Prometheus is taken from the PATH, or from Debian's package, which is unpacked in build/prometheus and not installed.  Long, because that is 100 MB.
 """
+import copy
 import functools
 import json
 import os
@@ -14,13 +15,15 @@ import urllib.parse
 import pytest
 import yaml
 
-from harness import ROOT, Cluster, call, grpo_config
+from authority import Authority, Tls
+from harness import ROOT, TOKEN_OF, Cluster, call, grpo_config
 
 pytestmark = pytest.mark.long
 
-LABELS = {"as", "cause", "class", "le", "part", "rows_max", "state", "way", "why"}  # each with a fixed set of values
+LABELS = {"as", "cause", "class", "le", "part", "rows_max", "state", "version", "way", "where", "why"}  # each with a fixed set of values; the build has one version
 ALERTS = ROOT / "deploy/prometheus/alerts.yml"
 DASHBOARD = ROOT / "deploy/grafana/leasehold.json"
+SCRAPED = {"leasehold-coordinator": "coordinator", "leasehold-trainer": "trainer-server", "leasehold-generation": "generation-server"}  # jobs' programs
 
 
 @functools.cache
@@ -57,15 +60,22 @@ def test_every_alert_fires_when_it_should_and_only_then(tmp_path):
     promtool("test", "rules", played)
 
 
+def targets_of(cluster, job):
+    return [f"127.0.0.1:{service.port}" for service in cluster.services if service.program == SCRAPED[job]]
+
+
+def scrape_configs(cluster):
+    return [{"job_name": job, "static_configs": [{"targets": targets_of(cluster, job)}]} for job in SCRAPED]
+
+
 class Prometheus:
-    def __init__(self, folder, cluster):
-        jobs = {"leasehold-coordinator": [cluster.coordinator], "leasehold-trainer": [cluster.trainer], "leasehold-generation": [s for s in cluster.services if s.program == "generation-server"]}
-        config = {
-            "global": {"scrape_interval": "500ms", "evaluation_interval": "500ms"},
-            "rule_files": [str(ALERTS)],
-            "scrape_configs": [{"job_name": job, "static_configs": [{"targets": [f"127.0.0.1:{service.port}" for service in services]}]} for job, services in jobs.items()],
-        }
+    """Over these scrape_configs, whose files are looked for in the folder."""
+
+    def __init__(self, folder, scrapes):
+        config = {"global": {"scrape_interval": "500ms", "evaluation_interval": "500ms"}, "rule_files": [str(ALERTS)], "scrape_configs": scrapes}
+        folder.mkdir(exist_ok=True)
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+        promtool("check", "config", folder / "prometheus.yml")
         with open(folder / "prometheus.log", "wb") as log:
             self.process = subprocess.Popen(
                 [program("prometheus"), f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/tsdb", "--web.listen-address=127.0.0.1:0"],
@@ -84,9 +94,19 @@ class Prometheus:
         assert answer["status"] == "success", answer
         return answer["data"]["result"]
 
+    def targets(self):
+        """(job, health, URL, error) of each."""
+        return sorted((one["labels"]["job"], one["health"], one["scrapeUrl"], one["lastError"]) for one in call("GET", f"{self.url}/api/v1/targets")["data"]["activeTargets"])
+
     def stop(self):
         self.process.terminate()
         self.process.wait()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
 
 
 def check_exposition(service):
@@ -104,8 +124,7 @@ def test_what_is_scraped_of_a_run_answers_every_panel_and_raises_no_alarm(base_m
     with Cluster(tmp_path, model=base_model) as cluster:
         cluster.add_server("gen-1", "--slots", 16)
         cluster.add_server("gen-2", "--slots", 16)
-        prometheus = Prometheus(tmp_path, cluster)
-        try:
+        with Prometheus(tmp_path, scrape_configs(cluster)) as prometheus:
             cluster.wait_until("Prometheus is ready", prometheus.ready)
             config = grpo_config(40, groups=16, samples=8)
             config["training"]["kl_coefficient"] = 0.01
@@ -125,5 +144,110 @@ def test_what_is_scraped_of_a_run_answers_every_panel_and_raises_no_alarm(base_m
             cluster.services[-1].kill()
             cluster.wait_until("the server counts as silent", lambda: prometheus.query("leasehold_workers_silent_total > 0"))
             cluster.wait_until("that is an alert", lambda: prometheus.query('ALERTS{alertname="LeaseholdWorkerSilent"}'))
-        finally:
-            prometheus.stop()
+
+
+# --- over TLS ---
+
+TOKEN = "viewers-and-everybodys"
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("scraped") / "trusted")
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory, authority):
+    """Mutual TLS and a token; a certificate for the pool's name, besides the address that the tests call."""
+    tls = Tls(authority, *authority.certificate("pool", "IP:127.0.0.1,DNS:leasehold"))
+    shows = ["--auth-token", TOKEN]
+    with Cluster(tmp_path_factory.mktemp("secure"), trainer=["--random-init", 1, *shows], coordinator=shows, tls=tls) as cluster:
+        cluster.add_server("gen-1", *shows)
+        TOKEN_OF.update({service.url: TOKEN for service in cluster.services})
+        yield cluster
+
+
+def environment_of(cluster, *without, **other):
+    """What docker-compose.tls.yml gives Prometheus."""
+    tls = cluster.tls
+    shown = {"AUTH_TOKEN": TOKEN, "TLS_CA": tls.ca, "TLS_CERT": tls.certificate, "TLS_KEY": tls.key, "TLS_PEER_NAME": "leasehold", **other}
+    return {"PATH": os.environ["PATH"], **{f"LEASEHOLD_{name}": str(value) for name, value in shown.items() if name not in without}}
+
+
+def configured(folder, cluster, environment):
+    """The scrape_configs that deploy/prometheus/configure makes, with the cluster's addresses."""
+    folder.mkdir()
+    subprocess.run([ROOT / "deploy/prometheus/configure", folder], env=environment, check=True)
+    promtool("check", "config", folder / "prometheus.yml")
+    scrapes = yaml.safe_load((folder / "prometheus.yml").read_text())["scrape_configs"]
+    assert [scrape["job_name"] for scrape in scrapes] == list(SCRAPED)
+    for scrape in scrapes:
+        scrape.pop("dns_sd_configs", None)
+        scrape["static_configs"] = [{"targets": targets_of(cluster, scrape["job_name"])}]
+    return scrapes
+
+
+def test_what_configure_makes_scrapes_services_with_mutual_tls(secure, tmp_path):
+    with Prometheus(tmp_path / "p", configured(tmp_path / "p", secure, environment_of(secure))) as prometheus:
+        secure.wait_until("Prometheus is ready", prometheus.ready)
+        expected = [(job, "up", f"https://{target}/metrics", "") for job in sorted(SCRAPED) for target in targets_of(secure, job)]
+        secure.wait_until("all are up", lambda: prometheus.targets() == expected)
+        assert len(prometheus.query("leasehold_tls_certificate_expires_timestamp_seconds > time()")) == 3
+        for service in secure.services:
+            check_exposition(service)
+
+
+@pytest.mark.parametrize("without,other,error,why", [
+    (["TLS_CERT", "TLS_KEY"], {}, "403", "certificate"),
+    (["TLS_PEER_NAME"], {"TLS_PEER_NAME": "elsewhere"}, "not elsewhere", "refused"),
+    (["AUTH_TOKEN"], {}, "401", None),
+    (["TLS_CA", "TLS_CERT", "TLS_KEY"], {}, "400", "plain"),
+])
+def test_what_is_missing_shows_at_both_ends(secure, tmp_path, without, other, error, why):
+    name = f'leasehold_tls_handshakes_failed_total{{why="{why}"}}'.replace("{", r"\{").replace("}", r"\}")
+    before = secure.coordinator.metric(name) if why else 0
+    with Prometheus(tmp_path / "p", configured(tmp_path / "p", secure, environment_of(secure, *[w for w in without if w not in other], **other))) as prometheus:
+        secure.wait_until("Prometheus is ready", prometheus.ready)
+        secure.wait_until(f"all say {error}", lambda: [(health, error in text) for _, health, _, text in prometheus.targets()] == 3 * [("down", True)])
+        if why:
+            secure.wait_until("the coordinator counts it", lambda: secure.coordinator.metric(name) > before)
+
+
+def test_a_certificate_without_an_authority_to_ask_is_refused(secure, tmp_path):
+    done = subprocess.run([ROOT / "deploy/prometheus/configure", tmp_path], env=environment_of(secure, "TLS_CA"), capture_output=True, text=True)
+    assert done.returncode == 2 and "LEASEHOLD_TLS_CA" in done.stderr and not list(tmp_path.iterdir()), done
+
+
+def test_the_clusters_scrape_configuration_finds_pods_by_their_annotations(secure, tmp_path):
+    """deploy/kubernetes/metrics/prometheus.yml over what the overlay `tls` makes of each pod: what Kubernetes would say of them is put in the place of asking it,
+    which Debian's Prometheus is built without."""
+    file = ROOT / "deploy/kubernetes/metrics/prometheus.yml"
+    folder = tmp_path / "p"
+    folder.mkdir()
+    for name, source in (("ca.crt", secure.tls.ca), ("tls.crt", secure.tls.certificate), ("tls.key", secure.tls.key)):
+        shutil.copy(source, folder / name)
+    (folder / "token").write_text(TOKEN)
+    text = file.read_text().replace("# tls_config:", "tls_config:").replace("/etc/leasehold", str(folder))
+    (scrape,) = yaml.safe_load(text)["scrape_configs"]
+    (found,) = scrape.pop("kubernetes_sd_configs")
+    assert found == {"role": "pod", "namespaces": {"names": ["leasehold"]}}
+    pods = []
+    for job, program_name in SCRAPED.items():
+        patch = yaml.safe_load((ROOT / f"deploy/kubernetes/overlays/tls/{program_name}.yaml").read_text())
+        base = next(one for one in yaml.safe_load_all((ROOT / f"deploy/kubernetes/base/{program_name}.yaml").read_text()) if one["kind"] == patch["kind"])
+        meta = copy.deepcopy(base["spec"]["template"]["metadata"])
+        meta["annotations"].update(patch["spec"]["template"]["metadata"]["annotations"])
+        for target in targets_of(secure, job):
+            host, port = target.split(":")
+            meta["annotations"]["prometheus.io/port"] = port  # this test's
+            said = {f"__meta_kubernetes_pod_annotation_{key}": value for key, value in meta["annotations"].items()}
+            said |= {f"__meta_kubernetes_pod_label_{key}": value for key, value in meta["labels"].items()}
+            said = {re.sub(r"\W", "_", key): value for key, value in said.items()}
+            pods.append({"targets": [f"{host}:1"], "labels": {**said, "__meta_kubernetes_namespace": "leasehold", "__meta_kubernetes_pod_name": f"{program_name}-0"}})
+    pods.append({"targets": ["127.0.0.1:2"], "labels": {"__meta_kubernetes_namespace": "leasehold"}})  # another pod, which nobody is to scrape
+    scrape["static_configs"] = pods
+    with Prometheus(folder, [scrape]) as prometheus:
+        secure.wait_until("Prometheus is ready", prometheus.ready)
+        expected = [(job, "up", f"https://{target}/metrics", "") for job in sorted(SCRAPED) for target in targets_of(secure, job)]
+        secure.wait_until("all are up", lambda: prometheus.targets() == expected)
+        assert prometheus.query('leasehold_samples_waiting{namespace="leasehold",pod="coordinator-0",job="leasehold-coordinator"}')

@@ -8,9 +8,11 @@ import json
 import os
 import re
 import signal
+import subprocess
 
 import pytest
 
+from authority import Authority, Tls
 from harness import DATA, FAULT_BIN, Cluster, HttpError, call, digests, grpo_config, warmup_config
 from ranks import Ranks, rank_pids
 
@@ -382,3 +384,29 @@ def test_a_rank_that_cannot_keep_the_reference_refuses_the_run_for_all(base_mode
         assert refused.value.status == 503 and "rank 1 of 2: the trainer with the frozen reference" in refused.value.json()["error"]["message"]
         request.update(run="r2", training={"kl_coefficient": 0})
         assert call("POST", cluster.trainer.url + "/v1/runs", request)["version"] == 0
+
+
+# --- what TLS does not cover ---
+
+ELSEWHERE = """
+#include <string.h>
+int gethostname(char *name, size_t size) { strncpy(name, "another-machine", size); return 0; }
+"""
+
+
+def test_ranks_on_several_machines_are_warned_of_where_tls_is_set(tmp_path):
+    """One of two ranks takes itself for another machine's."""
+    (tmp_path / "elsewhere.c").write_text(ELSEWHERE)
+    shim = tmp_path / "elsewhere.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", shim, tmp_path / "elsewhere.c"], check=True)
+    authority = Authority(tmp_path / "trusted")
+    tls = Tls(authority, *authority.certificate("pool"))
+
+    def warnings(name, settings, tls):
+        with Cluster(tmp_path / name, trainer=["--random-init", 1], launcher=Ranks(2, settings=settings), tls=tls) as cluster:
+            cluster.trainer.wait_log("registered as w")
+            return re.findall(r"the ranks run on (\d+) machines .* unencrypted", cluster.trainer.log_text())
+
+    two = {1: {"LD_PRELOAD": shim}}
+    assert warnings("two", two, tls) == ["2"]
+    assert warnings("one", {}, tls) == [] and warnings("plain", two, None) == []

@@ -223,6 +223,61 @@ def test_plain_http_on_a_tls_port_is_answered_and_noise_ends(cluster):
     assert answer(cluster.coordinator.url, "/healthz", cluster.tls.context)[0] == 200
 
 
+def failures(service):
+    """What the listener has counted, by why."""
+    text = call("GET", service.url + "/metrics", raw=True).decode()
+    return {why: int(float(count)) for why, count in re.findall(r'^leasehold_tls_handshakes_failed_total\{why="(\w+)"\} (\S+)', text, re.M)}
+
+
+def test_connections_that_come_to_nothing_are_counted_by_why(authority, stranger, pair, folder):
+    """Each in its own way once, one with a good certificate, and one without any that asks for what is open to all."""
+    with Standalone(folder / "counted", tls=Tls(authority, *pair)) as alone:
+        alone.folder.mkdir()
+        service = alone.start("counted", "coordinator", ["--db", alone.folder / "db"])
+        nobody, expected = client_context(authority), dict.fromkeys(("silent", "plain", "unfit", "refused", "ended", "certificate"), 0)
+        assert failures(service) == expected
+
+        def counts(why):
+            expected[why] += 1
+            alone.wait_until(f"{why} is counted once: {expected}", lambda: failures(service) == expected)
+
+        def sends(words):
+            with socket.create_connection(("127.0.0.1", service.port), 30) as one:
+                one.sendall(words)
+                with contextlib.suppress(OSError):  # ended already
+                    one.shutdown(socket.SHUT_WR)
+                to_its_end(one)
+
+        sends(b"")
+        counts("silent")
+        sends(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        counts("plain")
+        sends(client_hello()[:40])
+        counts("ended")
+        sends(b"\x00" * 100)
+        counts("unfit")
+        old = ["openssl", "s_client", "-connect", f"127.0.0.1:{service.port}", "-tls1_1", "-cipher", "DEFAULT@SECLEVEL=0"]
+        subprocess.run(old, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+        counts("unfit")
+        for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+            doubter = client_context(stranger)
+            doubter.minimum_version = doubter.maximum_version = version
+            with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
+                answer(service.url, "/healthz", doubter)
+            counts("refused")
+        kept = http.client.HTTPSConnection("127.0.0.1", service.port, timeout=30, context=nobody)
+        for path, status in (("/healthz", 200), ("/v1/runs", 403), ("/v1/workers", 403)):
+            kept.request("GET", path)
+            got = kept.getresponse()
+            got.read()
+            assert got.status == status
+        kept.close()
+        counts("certificate")
+        for context in (nobody, alone.tls.context):
+            assert answer(service.url, "/healthz", context)[0] == 200
+        assert failures(service) == expected
+
+
 def computed_seconds(service):
     """Of all its threads, to the nanosecond."""
     tasks = pathlib.Path(f"/proc/{service.process.pid}/task").iterdir()
@@ -359,10 +414,12 @@ def test_the_compose_override_gives_every_service_its_files(tmp_path):
     services = yaml.safe_load(shown.stdout)["services"]
     assert set(services) == set(yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"])
     for name, service in services.items():
-        if name == "prometheus":  # Debian's program, which speaks to others only
-            continue
         own = service["environment"]
-        known = subprocess.run([BIN / service["command"][0], "--help"], check=True, capture_output=True, text=True, timeout=60).stdout
+        if name == "prometheus":  # Debian's program, which speaks to others only, as `configure` is told
+            known = "".join(f"variable {variable}," for variable in re.findall(r"LEASEHOLD_TLS_\w+", (ROOT / "deploy/prometheus/configure").read_text()))
+            known += "variable LEASEHOLD_TLS_CLIENT_CA,"  # of no use to it
+        else:
+            known = subprocess.run([BIN / service["command"][0], "--help"], check=True, capture_output=True, text=True, timeout=60).stdout
         tls = {variable: value for variable, value in own.items() if variable.startswith("LEASEHOLD_TLS_")}
         assert len(tls) == 5 and all(f"variable {variable}," in known for variable in tls), name
         (folder,) = {value.rsplit("/", 1)[0] for variable, value in tls.items() if variable != "LEASEHOLD_TLS_PEER_NAME"}

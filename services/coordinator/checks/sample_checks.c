@@ -104,7 +104,7 @@ static enum rc confirm(struct sample_checks *t, struct check *c, struct err *err
   return RC_OK;
 }
 
-static enum rc settle(struct sample_checks *t, const struct check *c, struct err *err) {
+static enum rc settle(struct sample_checks *t, const struct check *c, int64_t trainer, struct err *err) {
   struct command *cmd = command_new(settle_execute, sizeof(struct settle_message));
   if (!cmd) return err_set(err, RC_NO_MEMORY, NULL, "a command was refused memory");
   struct found_sample *found = arena_alloc(&cmd->arena, c->count + 1, sizeof *found);
@@ -114,7 +114,7 @@ static enum rc settle(struct sample_checks *t, const struct check *c, struct err
   }
   memcpy(found, c->found, c->count * sizeof *found);
   *(struct settle_message *)cmd->message = (struct settle_message){
-      .run = c->run, .round = c->round, .version = c->version, .found = found, .count = c->count};
+      .run = c->run, .round = c->round, .version = c->version, .trainer = trainer, .found = found, .count = c->count};
   return core_call(t->core, cmd, err);
 }
 
@@ -169,7 +169,7 @@ static enum rc check_once(struct checker *k, const struct run_context *x, bool *
     rc = confirm(t, &c, err);
     pthread_mutex_unlock(&t->lock);
   }
-  if (rc == RC_OK) rc = settle(t, &c, err);
+  if (rc == RC_OK) rc = settle(t, &c, trainer.worker, err);
   let_go(k);
   return rc;
 }

@@ -53,8 +53,11 @@ static enum rc trainer_look(struct core *c, struct settling *s, struct err *err)
   struct trainer_target t;
   const enum rc rc = trainer_target_read(c->store, &t, err);
   if (rc != RC_OK) return rc;
-  const struct live_worker *w = t.found ? worker_live(c, t.worker) : NULL;
-  s->trainer_invariant = t.found && !t.fastest;
+  if (!t.found || t.worker != s->m->trainer)
+    return err_set(err, RC_UNAVAILABLE, NULL, "%s, which checked samples of round %s, is the trainer no more: they are checked again",
+                   id_worker(s->m->trainer).text, id_round(s->m->run, s->m->round).text);
+  const struct live_worker *w = worker_live(c, t.worker);
+  s->trainer_invariant = !t.fastest;
   s->trainer_device = w ? (int)w->device : -1;
   return RC_OK;
 }

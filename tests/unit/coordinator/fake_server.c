@@ -83,12 +83,12 @@ void wait_for_leases(struct waiting_poll *w, struct fixture *f, const struct fak
 
 void make_sample(struct fixture *f, struct sample_result *out, const struct lease *l, int index, bool right) {
   int32_t digit = l->prompt_ids.items[0];
-  int32_t *ids = arena_alloc(&f->arena, 3, sizeof *ids);
-  float *lp = arena_alloc(&f->arena, 3, sizeof *lp);
-  ids[0] = '#';
-  ids[1] = right ? digit : '0' + (digit - '0' + 1) % 10;
-  ids[2] = EOS;
-  for (int i = 0; i < 3; i++) lp[i] = fake_logprob(ids[i]);
+  int32_t *ids = arena_alloc(&f->arena, FAKE_TOKENS, sizeof *ids);
+  float *lp = arena_alloc(&f->arena, FAKE_TOKENS, sizeof *lp);
+  for (int i = 0; i < FAKE_TOKENS; i++) {
+    ids[i] = fake_token(i, digit, right);
+    lp[i] = fake_logprob(ids[i]);
+  }
   struct sample_segment *segment = arena_alloc(&f->arena, 1, sizeof *segment);
   struct version_span *span = arena_alloc(&f->arena, 1, sizeof *span);
   *segment = (struct sample_segment){0, 3, true};
@@ -110,7 +110,7 @@ struct lease_result make_result(struct fixture *f, const struct fake_server *s, 
                            .loaded_digest = s->loaded,
                            .sample_count = (size_t)l->sample_count};
   r.samples = arena_alloc(&f->arena, (size_t)l->sample_count, sizeof *r.samples);
-  for (int i = 0; i < l->sample_count; i++) make_sample(f, &r.samples[i], l, i, (l->sample_first + i) % 2 == 0);
+  for (int i = 0; i < l->sample_count; i++) make_sample(f, &r.samples[i], l, i, fake_is_right(l->sample_first + i));
   return r;
 }
 
@@ -131,6 +131,21 @@ struct lease_result make_result_of_length(struct fixture *f, const struct fake_s
     one->finish = finish;
   }
   return r;
+}
+
+void make_up_sample(struct fixture *f, struct sample_result *out, const struct lease *l, enum made_up which) {
+  const int32_t digit = l->prompt_ids.items[0];
+  const int count = FAKE_TOKENS + (which == MADE_UP_LENGTH);
+  int32_t *ids = arena_alloc(&f->arena, (size_t)count, sizeof *ids);
+  float *logprobs = arena_alloc(&f->arena, (size_t)count, sizeof *logprobs);
+  for (int i = 0; i < count; i++) ids[i] = fake_token(i, digit, fake_is_right(out->sample));
+  if (which == MADE_UP_TOKEN) ids[1] = '0' + (digit - '0' + 5) % 10; /* neither the right one nor the wrong one */
+  if (which == MADE_UP_LENGTH) ids[FAKE_TOKENS - 1] = digit;
+  for (int i = 0; i < count; i++) logprobs[i] = fake_logprob(ids[i]);
+  if (which == MADE_UP_LOGPROB) logprobs[1] *= 1 + 1e-6f;
+  out->token_ids = (struct json_i32s){ids, (size_t)count};
+  out->logprobs = (struct json_f32s){logprobs, (size_t)count};
+  out->segments[0].count = out->spans[0].count = count;
 }
 
 enum rc put_result(struct fixture *f, const struct lease *l, const struct lease_result *r, bool *repeated,

@@ -49,6 +49,9 @@ struct lease_result make_result(struct fixture *f, const struct fake_server *s, 
 /* The same of so many tokens each, none of them a stop token. */
 struct lease_result make_result_of_length(struct fixture *f, const struct fake_server *s, const struct lease *l,
                                           int tokens, enum finish_reason finish);
+/* Of the right form, but not what the version draws: checks find it. */
+enum made_up { MADE_UP_TOKEN, MADE_UP_LOGPROB, MADE_UP_LENGTH };
+void make_up_sample(struct fixture *f, struct sample_result *out, const struct lease *l, enum made_up which);
 enum rc put_result(struct fixture *f, const struct lease *l, const struct lease_result *r, bool *repeated,
                    struct err *err);
 /* make_result and put_result; the test fails when it is refused. */

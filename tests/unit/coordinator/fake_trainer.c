@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/clock.h"
@@ -14,6 +15,13 @@ enum {
 }; /* a step that goes on is answered after so long, so that the driver does not spin */
 
 float fake_logprob(int32_t token) { return -(float)(token + 1) / 1024; }
+
+int32_t fake_token(int position, int32_t digit, bool right) {
+  if (position != 1) return position == 0 ? '#' : EOS;
+  return right ? digit : '0' + (digit - '0' + 1) % 10;
+}
+
+bool fake_is_right(int64_t sample) { return sample % 2 == 0; }
 
 float fake_reference(int32_t token) { return -(float)(token + 1) / 512; }
 
@@ -72,6 +80,7 @@ static void fake_open(struct http_request *r, void *context) {
   t->opens++;
   t->start = m.start;
   if (strcmp(t->run, m.run) != 0) {
+    if (t->run[0]) t->round_steps = 0; /* of the run before */
     snprintf(t->run, sizeof t->run, "%s", m.run);
     t->version = 0;
   }
@@ -112,6 +121,14 @@ static enum rc order_check(const struct fake_trainer *t, int32_t after_steps, st
   return err_set(err, RC_CONFLICT, "after_steps", "expected %d, got %d", t->round_steps, after_steps);
 }
 
+/* lock held; behind the last one that was counted. */
+static void answer_keep(struct fake_trainer *t, const struct batch_status *s) {
+  const int at = (t->batches + t->checks) % FAKE_BATCHES;
+  snprintf(t->batch[at].id, sizeof t->batch[at].id, "%s", s->batch_id);
+  buf_free(&t->batch[at].answer);
+  batch_status_encode(s, &t->batch[at].answer);
+}
+
 static enum rc read_batch(struct submit_batch *m, struct http_request *r, struct err *err) {
   size_t len;
   const char *bytes = http_body(r, &len);
@@ -132,6 +149,59 @@ static void references_note(struct fake_trainer *t, const struct batch_group *g)
   t->wrong_references += !right;
 }
 
+/* ---- checks ---- */
+
+/* lock held */
+static bool is_doubted(struct fake_trainer *t, const char *id) {
+  const enum fake_doubt doubt = t->doubt;
+  struct digest d;
+  if (doubt == DOUBT_ONCE) t->doubt = DOUBT_NOTHING;
+  if (doubt != DOUBT_SOME) return doubt == DOUBT_ONCE;
+  digest_of(&d, id, strlen(id));
+  return d.bytes[0] % 4 == 0;
+}
+
+/* The first token that is not drawn, if any.  lock held */
+static void difference_find(struct fake_trainer *t, struct batch_status *s, const struct batch_sample *in) {
+  const int64_t sample = strtoll(strrchr(in->id, '.') + 1, NULL, 10);
+  const int32_t digit = in->tokens.items[0], count = (int32_t)in->tokens.count - in->prompt_length;
+  int32_t at = 0, due = '?';
+  if (!is_doubted(t, in->id)) {
+    while (at < count && in->tokens.items[in->prompt_length + at] == fake_token(at, digit, fake_is_right(sample))) at++;
+    if (at == count) return;
+    due = fake_token(at, digit, fake_is_right(sample));
+  }
+  s->differences[s->difference_count++] = (struct draw_difference){in->id, at, due, fake_logprob(due)};
+}
+
+/* Nothing of it is trained on. */
+static void fake_check(struct http_request *r, struct fake_trainer *t, const struct submit_batch *m) {
+  struct arena *arena = http_arena(r);
+  struct batch_status s = {.batch_id = m->batch_id, .state = JOB_DONE};
+  size_t count = 0;
+  for (size_t g = 0; g < m->group_count; g++) count += m->groups[g].sample_count;
+  s.samples = arena_alloc(arena, count + 1, sizeof *s.samples);
+  s.differences = arena_alloc(arena, count + 1, sizeof *s.differences);
+  pthread_mutex_lock(&t->lock);
+  for (size_t g = 0; g < m->group_count; g++) {
+    for (size_t i = 0; i < m->groups[g].sample_count; i++) {
+      const struct batch_sample *in = &m->groups[g].samples[i];
+      s.samples[s.sample_count++] = (struct sample_logprobs){.id = in->id, .logprobs = fake_logprobs(in, arena)};
+      difference_find(t, &s, in);
+    }
+  }
+  logprobs_digest(&s.logprobs_sha256, s.samples, s.sample_count);
+  if (t->failed_checks > 0) {
+    t->failed_checks--;
+    s = (struct batch_status){.batch_id = m->batch_id, .state = JOB_FAILED};
+    err_set(&s.error, RC_CONFLICT, NULL, "superseded");
+  }
+  t->checks++;
+  answer_keep(t, &s);
+  pthread_mutex_unlock(&t->lock);
+  http_reply_text(r, 202, "{}");
+}
+
 /* Answers are computed when the batch arrives, and kept as text. */
 static void fake_submit(struct http_request *r, void *context) {
   struct fake_trainer *t = context;
@@ -139,6 +209,10 @@ static void fake_submit(struct http_request *r, void *context) {
   struct err err;
   if (read_batch(&m, r, &err) != RC_OK) {
     http_fail(r, &err);
+    return;
+  }
+  if (m.check.wanted) {
+    fake_check(r, t, &m);
     return;
   }
   const char **groups = arena_alloc(http_arena(r), m.group_count + 1, sizeof *groups);
@@ -173,12 +247,19 @@ static void fake_submit(struct http_request *r, void *context) {
   s.stats.difference_new_old = m.after_steps ? (double)s.stats.tokens / 8 : 0;
   s.stats.kl_new_old = m.after_steps ? (double)s.stats.tokens / 4 : 0;
   s.stats.compute_us = t->compute_us;
-  int at = t->batches++ % FAKE_BATCHES;
-  snprintf(t->batch[at].id, sizeof t->batch[at].id, "%s", m.batch_id);
-  buf_free(&t->batch[at].answer);
-  batch_status_encode(&s, &t->batch[at].answer);
+  t->batches++;
+  answer_keep(t, &s);
   pthread_mutex_unlock(&t->lock);
   http_reply_text(r, 202, "{}");
+}
+
+/* Waits a little while for a check that goes on, and tells that it does.  lock held */
+static void check_await(struct fake_trainer *t, const char *id, struct buf *out) {
+  const struct timespec deadline = clock_deadline_in(ASKED_AGAIN_MS);
+  const struct batch_status s = {.batch_id = id, .state = JOB_RUNNING};
+  if (strrchr(id, '.') == strstr(id, ".b")) return;
+  while (t->slow_checks && pthread_cond_timedwait(&t->changed, &t->lock, &deadline) == 0) continue;
+  if (t->slow_checks) batch_status_encode(&s, out);
 }
 
 static void fake_batch(struct http_request *r, void *context) {
@@ -186,7 +267,8 @@ static void fake_batch(struct http_request *r, void *context) {
   struct buf out = BUF_INIT;
   struct err err;
   pthread_mutex_lock(&t->lock);
-  for (int i = 0; i < FAKE_BATCHES; i++) {
+  check_await(t, http_param(r, "id"), &out);
+  for (int i = 0; i < FAKE_BATCHES && !out.len; i++) {
     if (strcmp(t->batch[i].id, http_param(r, "id")) == 0 && t->batch[i].id[0]) {
       buf_clear(&out);
       buf_append(&out, t->batch[i].answer.data, t->batch[i].answer.len);
@@ -234,8 +316,8 @@ static void fake_step(struct http_request *r, void *context) {
     return;
   }
   t->steps++;
-  t->round_steps = 0;
   t->failed_step = t->full_then = t->disk_full;
+  if (!t->failed_step) t->round_steps = 0; /* else it is submitted again, after as many */
   t->version = m.version + !t->failed_step;
   t->last_groups = (int)m.group_count;
   t->last_denominator = m.denominator;
@@ -348,6 +430,13 @@ void fake_trainer_finish_steps(struct fake_trainer *t) {
   pthread_mutex_unlock(&t->lock);
 }
 
+void fake_trainer_finish_checks(struct fake_trainer *t) {
+  pthread_mutex_lock(&t->lock);
+  t->slow_checks = false;
+  pthread_cond_broadcast(&t->changed);
+  pthread_mutex_unlock(&t->lock);
+}
+
 void fake_trainer_forget(struct fake_trainer *t, bool other_weights) {
   pthread_mutex_lock(&t->lock);
   t->run[0] = t->step_id[0] = '\0';
@@ -368,6 +457,7 @@ static int count_of(struct fake_trainer *t, const int *count) {
 int fake_trainer_opens(struct fake_trainer *t) { return count_of(t, &t->opens); }
 int fake_trainer_batches(struct fake_trainer *t) { return count_of(t, &t->batches); }
 int fake_trainer_steps(struct fake_trainer *t) { return count_of(t, &t->steps); }
+int fake_trainer_checks(struct fake_trainer *t) { return count_of(t, &t->checks); }
 
 void fake_trainer_order(struct fake_trainer *t, char out[FAKE_ORDER]) {
   pthread_mutex_lock(&t->lock);

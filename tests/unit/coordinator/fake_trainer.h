@@ -3,6 +3,8 @@
  * weights of version v of run r have the digest of the text "r/v".  Behind inner steps a batch tells of ratios of 5/4 on
  * average and squares of 2, of one clipped token, of a KL of 1/4 a token and of a difference of 1/8.
  *
+ * Samples are drawn by a rule too (fake_token), so it can check them: it finds what a fake server has made up.
+ *
  * It is part of struct fixture (service_fixture.h).  The HTTP server's threads and the test share it: `lock` guards
  * every field below it. */
 #ifndef LEASEHOLD_TESTS_FAKE_TRAINER_H
@@ -17,7 +19,14 @@
 #include "common/http/server.h"
 #include "common/wire/training.h"
 
-enum { FAKE_BATCHES = 256, FAKE_INNER_STEPS = 64, FAKE_ORDER = 1024 };
+enum { FAKE_BATCHES = 256, FAKE_INNER_STEPS = 64, FAKE_ORDER = 1024, FAKE_TOKENS = 3, EOS = 256 };
+
+/* What a check finds besides what is there. */
+enum fake_doubt {
+  DOUBT_NOTHING,
+  DOUBT_ONCE,  /* a difference in the next check's first sample, and never again */
+  DOUBT_SOME,  /* one in every fourth sample, the same each time: a trainer that draws otherwise */
+};
 
 struct fake_trainer {
   struct http_server *server; /* NULL: stopped */
@@ -34,6 +43,9 @@ struct fake_trainer {
   bool refuse_run;     /* check-run is answered 422 */
   int32_t context_max; /* what check-run is answered otherwise; 0: 512 */
   bool disk_full;      /* steps fail for want of room until this is cleared */
+  enum fake_doubt doubt;
+  int failed_checks;   /* so many of the next checks fail */
+  bool slow_checks;    /* checks go on until this is cleared */
   int64_t compute_us;  /* that every batch is said to have taken */
   int strange;         /* so many openings are refused: this trainer has not heard of the epoch */
 
@@ -42,6 +54,7 @@ struct fake_trainer {
   int64_t version;
   struct run_start start;    /* of the last opening; its run is not kept */
   int opens, batches, steps; /* steps: rounds' own */
+  int checks;                /* of samples; the counts of batches and groups are without them */
   int last_groups;           /* of the last step, or of the batches since */
   double last_denominator;
   size_t last_pushes;
@@ -61,6 +74,9 @@ struct fake_trainer {
 };
 
 float fake_logprob(int32_t token);
+/* Of a sample of a prompt "<digit>+0=": "#<digit>" and the end; of one that is not right another digit. */
+int32_t fake_token(int position, int32_t digit, bool right);
+bool fake_is_right(int64_t sample); /* by a sample's place in its group */
 float fake_reference(int32_t token); /* under the reference, as fake preprocessors compute it */
 void fake_digest(struct digest *out, const char *run, int64_t version);
 
@@ -72,12 +88,15 @@ void fake_trainer_stop(struct fake_trainer *t);
 void fake_trainer_free(struct fake_trainer *t);
 /* From now on steps are done when they are asked for (see slow_steps). */
 void fake_trainer_finish_steps(struct fake_trainer *t);
+/* The same for checks (see slow_checks). */
+void fake_trainer_finish_checks(struct fake_trainer *t);
 /* As after a start from nothing: no run, no batches and no step; version 0 is of other weights than before, or of the same. */
 void fake_trainer_forget(struct fake_trainer *t, bool other_weights);
-/* How often it has been asked to open a run, and how many batches and steps it has been sent so far. */
+/* How often it has been asked to open a run, and how many batches, steps and checks it has been sent so far. */
 int fake_trainer_opens(struct fake_trainer *t);
 int fake_trainer_batches(struct fake_trainer *t);
 int fake_trainer_steps(struct fake_trainer *t);
+int fake_trainer_checks(struct fake_trainer *t);
 /* What it took so far: `order`. */
 void fake_trainer_order(struct fake_trainer *t, char out[FAKE_ORDER]);
 

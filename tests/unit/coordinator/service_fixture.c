@@ -9,6 +9,7 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "services/coordinator/api/routes.h"
+#include "services/coordinator/checks/sample_checks.h"
 #include "services/coordinator/driver/driver.h"
 #include "services/coordinator/driver/driver_state.h"
 #include "services/coordinator/rounds/tick.h"
@@ -78,7 +79,8 @@ void coordinator_up(struct fixture *f) {
   f->options.data_dir = f->data;
   f->options.clock = (struct clock){.monotonic_us = monotonic_us, .wall_us = wall_us, .context = f};
   if (core_create(&f->core, &f->options, &err) != RC_OK || core_start(f->core, &err) != RC_OK ||
-      driver_start(&f->driver, f->core, &driver, &err) != RC_OK)
+      driver_start(&f->driver, f->core, &driver, &err) != RC_OK ||
+      (f->checks_samples && sample_checks_start(&f->checks, f->core, &err) != RC_OK))
     fail_msg("%s", err.message);
   const struct http_server_options options = {.bind_address = "127.0.0.1",
                                               .threads = 2,
@@ -92,11 +94,14 @@ void coordinator_up(struct fixture *f) {
 
 void coordinator_down(struct fixture *f) {
   driver_stop(f->driver);
+  sample_checks_stop(f->checks);
   core_stop(f->core);
   http_server_stop(f->server, STOP_MS);
   driver_destroy(f->driver);
+  sample_checks_destroy(f->checks);
   core_destroy(f->core);
   f->core = NULL;
+  f->checks = NULL;
 }
 
 void register_trainer_as(struct fixture *f, enum worker_exactness exactness) {

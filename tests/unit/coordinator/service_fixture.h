@@ -24,14 +24,16 @@
 #include "tests/unit/base/await.h"
 #include "tests/unit/coordinator/fake_trainer.h"
 
-enum { EOS = 256, DEADLINE_MS = 20000, HOUR_MS = 3600000 };
+enum { DEADLINE_MS = 20000, HOUR_MS = 3600000 };
 
 struct driver;
+struct sample_checks;
 
 struct fixture {
   char dir[64], db[96], data[96], url[64];
   struct core *core; /* NULL while the coordinator is down */
   struct driver *driver;
+  struct sample_checks *checks; /* NULL but where checks_samples is set */
   struct http_server *server;
   struct fake_trainer trainer;
   struct http_client *http;
@@ -41,6 +43,7 @@ struct fixture {
   struct core_options options; /* of the next coordinator_up */
   _Atomic int64_t now_us;      /* of the coordinator's clock */
   bool clock_stands;           /* also while the test waits */
+  bool checks_samples;         /* of the next coordinator_up: runs may have verify_samples */
 };
 
 /* ---- the coordinator ---- */
