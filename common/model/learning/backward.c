@@ -299,16 +299,31 @@ static void head_logits(struct learner *l, const struct weights *w, const void *
   ops->move_rows(ops, l->head.logits, l->head.logits, staged, rows, bytes); /* where[i] <= i */
 }
 
+/* 0: the uniform itself; 1: less by near, 2: more, within (0,1). */
+static float uniform_near(float u, float near, int which) {
+  if (which == 1) return u - near > 0x1p-24f ? u - near : 0x1p-24f;
+  if (which == 2) return u + near < 1 - 0x1p-24f ? u + near : 1 - 0x1p-24f;
+  return u;
+}
+
 /* From the block's logits; at: the block's first token among all scored ones of the call. */
 static void head_draw(struct learner *l, float temperature, size_t at, int rows) {
   const struct ops *ops = l->model->ops;
-  struct draw draws[HEAD_ROWS];
-  for (int i = 0; i < rows; i++)
-    draws[i] = (struct draw){.row = i, .temperature = temperature, .u = l->draws->uniform[at + (size_t)i]};
-  ops->sample(ops, draws, rows, l->head.logits, l->model->config.vocabulary);
+  const struct token_draws *d = l->draws;
+  const int each = d->low ? 3 : 1; /* neighbours share a row's sums */
+  struct draw draws[3 * HEAD_ROWS];
+  for (int i = 0; i < rows * each; i++)
+    draws[i] = (struct draw){.row = i / each,
+                             .temperature = temperature,
+                             .u = uniform_near(d->uniform[at + (size_t)(i / each)], d->near, i % each)};
+  ops->sample(ops, draws, rows * each, l->head.logits, l->model->config.vocabulary);
   for (int i = 0; i < rows; i++) {
-    l->draws->token[at + (size_t)i] = draws[i].token;
-    l->draws->logprob[at + (size_t)i] = draws[i].logprob;
+    const struct draw *own = &draws[i * each];
+    d->token[at + (size_t)i] = own->token;
+    d->logprob[at + (size_t)i] = own->logprob;
+    if (each == 1) continue;
+    d->low[at + (size_t)i] = own[1].token;
+    d->high[at + (size_t)i] = own[2].token;
   }
 }
 

@@ -62,6 +62,10 @@ struct token_draws {
   const float *uniform; /* the token's, as the sampler had it: in (0,1) */
   int32_t *token;       /* results, the host's */
   float *logprob;       /* of that token, in the row that it is drawn from */
+  /* Results too, where asked for, else NULL: what uniforms that are less and more by `near` would draw.  A distribution whose
+   * sums from the first token on differ by at most `near` draws none below or above these from the token's own. */
+  float near;
+  int32_t *low, *high;
 };
 /* From now on the calls below draw too, from the very logits that they take the log-probabilities of, by the same
  * ops->sample as the sampler: to the same bits where the weights are the same.  NULL, as at first: they do not. */

@@ -59,12 +59,12 @@ static enum rc compute(const struct unit_policies *policies, const struct unit_c
   return rc == RC_OK ? unit_compute(learner, policies, config, &unit, grads, out, t, err) : rc;
 }
 
-static size_t draw(const struct batch_group *group, const struct draw_check *check, struct unit_draws *draws,
+static size_t draw(const struct batch_group *group, const struct unit_key *key, struct unit_draws *draws,
                    struct unit *unit, struct arena *arena) {
   struct unit_result out;
   struct err err = {0};
   assert_rc(RC_OK, unit_prepare(unit, parts.model, &current, group, arena, &err), err);
-  assert_rc(RC_OK, unit_draws_prepare(draws, unit, check, group->ordinal, arena, &err), err);
+  assert_rc(RC_OK, unit_draws_prepare(draws, unit, key, arena, &err), err);
   assert_rc(RC_OK, unit_draw(learner, parts.weights, &grpo, unit, draws, &out, &timeline, &err), err);
   unit_draws_compare(draws, unit, group);
   return draws->difference_count;
@@ -77,12 +77,11 @@ static void a_check_finds_the_first_token_that_would_not_have_been_drawn(void **
   (void)state;
   struct arena arena = ARENA_INIT;
   struct batch_group group = group_make(&arena, "r1.3.2", 4, 3);
-  struct draw_check check = {.wanted = true, .seed = 17, .round = 3};
+  struct unit_key key = {.seed = 17, .round = 3, .ordinal = 2};
   struct unit_draws d;
   struct unit unit;
   size_t before = SIZE_MAX;
-  group.ordinal = 2;
-  for (size_t left; (left = draw(&group, &check, &d, &unit, &arena)) > 0;) {
+  for (size_t left; (left = draw(&group, &key, &d, &unit, &arena)) > 0;) {
     size_t at = 0;
     for (size_t k = 0; k < left; k++) {
       while (strcmp(group.samples[at].id, d.differences[k].id) != 0) at++;
@@ -101,19 +100,19 @@ static void a_check_finds_the_first_token_that_would_not_have_been_drawn(void **
     const int last = (int)s->tokens.count - 1;
     const int32_t due = s->tokens.items[last];
     s->tokens.items[last] = due == 0;
-    assert_int_equal(draw(&group, &check, &d, &unit, &arena), 1);
+    assert_int_equal(draw(&group, &key, &d, &unit, &arena), 1);
     assert_string_equal(d.differences[0].id, s->id);
     assert_int_equal(d.differences[0].position, last - s->prompt_length);
     assert_int_equal(d.differences[0].token, due);
     s->tokens.items[last] = due;
   }
-  check.round = 4;
-  assert_true(draw(&group, &check, &d, &unit, &arena) > 0);
-  check.round = 3;
-  group.ordinal = 3;
-  assert_true(draw(&group, &check, &d, &unit, &arena) > 0);
-  group.ordinal = 2;
-  assert_int_equal(draw(&group, &check, &d, &unit, &arena), 0);
+  key.round = 4;
+  assert_true(draw(&group, &key, &d, &unit, &arena) > 0);
+  key.round = 3;
+  key.ordinal = 3;
+  assert_true(draw(&group, &key, &d, &unit, &arena) > 0);
+  key.ordinal = 2;
+  assert_int_equal(draw(&group, &key, &d, &unit, &arena), 0);
   arena_free(&arena);
 }
 
