@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "services/coordinator/checks/accused.h"
 #include "services/coordinator/checks/verdict.h"
 #include "services/coordinator/decide/stored.h"
 #include "services/coordinator/pool/leases.h"
@@ -18,7 +19,7 @@
 #include "services/coordinator/trainer/trainer_target.h"
 #include "services/coordinator/writer/journal.h"
 
-enum { DETAIL_MAX = 512, ACCUSED_MAX = 64 /* workers of one check; those of more come with the next */ };
+enum { DETAIL_MAX = ACCUSED_DETAIL_MAX };
 
 /* A sample of the check, and who drew it. */
 struct judged_sample {
@@ -34,9 +35,7 @@ struct settling {
   struct judged_sample *samples; /* [m->count] */
   bool trainer_invariant;
   int trainer_device; /* -1: unknown */
-  const char *accused[ACCUSED_MAX]; /* names, each once */
-  int accused_count;
-  char first[DETAIL_MAX]; /* the first refusal, for people */
+  struct accused accused;
 };
 
 /* ---- judging ---- */
@@ -94,14 +93,6 @@ static enum rc sample_judge(struct core *c, const struct settling *s, struct jud
   return RC_OK;
 }
 
-static enum rc count_sample(struct core *c, const struct settling *s, const struct judged_sample *j, struct err *err) {
-  return store_exec(c->store, err,
-                    "INSERT INTO checked (run, round, name, held, refused) VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO UPDATE "
-                    "SET held = held + excluded.held, refused = refused + excluded.refused",
-                    BINDS(b_int(s->m->run), b_int(s->m->round), b_text(j->name), b_int(j->verdict == SAMPLE_HOLDS),
-                          b_int(j->verdict == SAMPLE_REFUSED)));
-}
-
 /* ---- a sample that is refused ---- */
 
 static void evidence(char *out, size_t size, const struct settling *s, const struct judged_sample *j) {
@@ -121,19 +112,12 @@ static void evidence(char *out, size_t size, const struct settling *s, const str
            (double)f->own_logprob, f->mismatch.unequal, f->tokens);
 }
 
-static void accuse(struct settling *s, const char *name) {
-  for (int i = 0; i < s->accused_count; i++)
-    if (strcmp(s->accused[i], name) == 0) return;
-  if (s->accused_count < ACCUSED_MAX) s->accused[s->accused_count++] = name;
-}
-
 static enum rc refuse(struct core *c, struct settling *s, const struct judged_sample *j, struct err *err) {
   const struct found_sample *f = j->found;
   const struct again_sample again = {s->m->round, f->group, f->sample, f->tokens};
   char detail[DETAIL_MAX];
   evidence(detail, sizeof detail, s, j);
-  if (!s->first[0]) memcpy(s->first, detail, sizeof s->first);
-  accuse(s, j->name);
+  accused_add(&s->accused, j->name, detail);
   const enum rc rc = journal_incident(c, s->m->run, "sample_refused",
                                       id_sample(s->m->run, s->m->round, f->group, f->sample).text, detail, err);
   return rc == RC_OK ? sample_again(c, s->m->run, &again, err) : rc;
@@ -182,7 +166,7 @@ static enum rc group_settle(struct core *c, struct settling *s, size_t begin, si
     const struct judged_sample *j = &s->samples[i];
     if (j->verdict == SAMPLE_INEXACT) inexact = j;
     refused |= j->verdict == SAMPLE_REFUSED;
-    rc = count_sample(c, s, j, err);
+    rc = accused_count(c, &s->accused, j->name, j->verdict == SAMPLE_HOLDS, j->verdict == SAMPLE_REFUSED, err);
     if (rc == RC_OK && j->verdict == SAMPLE_REFUSED) rc = refuse(c, s, j, err);
   }
   if (rc != RC_OK) return rc;
@@ -195,65 +179,13 @@ static enum rc group_settle(struct core *c, struct settling *s, size_t begin, si
   return RC_OK;
 }
 
-/* ---- a worker ---- */
-
-static enum rc pool_look(struct core *c, const struct settling *s, const char *name, struct checked_pool *out,
-                         struct err *err) {
-  const struct bind binds[] = {b_int(s->m->run), b_int(s->m->round), b_text(name)};
-  *out = (struct checked_pool){0};
-  enum rc rc = store_int(c->store, &out->others_held, err,
-                         "SELECT count(*) FROM checked WHERE run = ?1 AND round = ?2 AND name <> ?3 AND held > 0", binds, 3);
-  if (rc == RC_OK)
-    rc = store_int(c->store, &out->others_quarantined, err,
-                   "SELECT count(*) FROM quarantines WHERE run = ?1 AND round = ?2 AND name <> ?3", binds, 3);
-  if (rc == RC_OK)
-    rc = store_int(c->store, &out->others_live, err,
-                   "SELECT count(*) FROM workers WHERE live = 1 AND kind = ?2 AND name <> ?3 AND name NOT IN (SELECT name FROM "
-                   "quarantines WHERE run = ?1)",
-                   BINDS(b_int(s->m->run), b_int(WORKER_GENERATION), b_text(name)));
-  return rc;
-}
-
-static enum rc quarantine(struct core *c, const struct settling *s, const char *name, struct err *err) {
-  struct live_worker *w = worker_named(c, WORKER_GENERATION, name);
-  char detail[DETAIL_MAX + 256];
-  snprintf(detail, sizeof detail, "it gets no more samples of this run; %s", s->first);
-  enum rc rc = store_exec(c->store, err,
-                          "INSERT INTO quarantines (run, name, round, at_ms, reason) VALUES (?1, ?2, ?3, ?4, ?5)",
-                          BINDS(b_int(s->m->run), b_text(name), b_int(s->m->round), b_int(c->wall_ms), b_text(s->first)));
-  if (rc == RC_OK && w) rc = leases_lose_all(c, w->id, err);
-  return rc == RC_OK ? journal_incident(c, s->m->run, "worker_quarantined", name, detail, err) : rc;
-}
-
-/* The trainer is as likely at fault. */
-static enum rc undecided(struct core *c, const struct settling *s, const char *name, struct err *err) {
-  char why[DETAIL_MAX + 512];
-  snprintf(why, sizeof why,
-           "the trainer and %.100s draw different samples, and no other worker that could decide agrees with either: look "
-           "after both; %s",
-           name, s->first);
-  const enum rc rc = store_exec(c->store, err, "DELETE FROM quarantines WHERE run = ?1 AND round = ?2",
-                                BINDS(b_int(s->m->run), b_int(s->m->round)));
-  return rc == RC_OK ? run_hold(c, s->m->run, why, err) : rc;
-}
-
-static enum rc worker_settle(struct core *c, const struct settling *s, const char *name, bool *held, struct err *err) {
-  struct checked_pool pool;
-  int64_t known = 0;
-  enum rc rc = store_int(c->store, &known, err, "SELECT EXISTS (SELECT 1 FROM quarantines WHERE run = ?1 AND name = ?2)",
-                         BINDS(b_int(s->m->run), b_text(name)));
-  if (rc == RC_OK && !known) rc = pool_look(c, s, name, &pool, err);
-  if (rc != RC_OK || known) return rc;
-  if (verdict_of_worker(&pool) == WORKER_QUARANTINED) return quarantine(c, s, name, err);
-  *held = true;
-  return undecided(c, s, name, err);
-}
-
 /* ---- the command ---- */
 
 enum rc settle_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct settle_message *m = cmd->message;
-  struct settling s = {.m = m, .samples = arena_alloc(&cmd->arena, m->count + 1, sizeof *s.samples)};
+  struct settling s = {.m = m,
+                       .samples = arena_alloc(&cmd->arena, m->count + 1, sizeof *s.samples),
+                       .accused = {.run = m->run, .round = m->round, .since = m->round}};
   enum run_state state = RUN_RUNNING;
   bool held = false;
   if (!s.samples) return err_set(err, RC_NO_MEMORY, NULL, "a check's verdicts were refused memory");
@@ -270,6 +202,7 @@ enum rc settle_execute(struct core *c, struct command *cmd, struct err *err) {
     for (end = begin + 1; end < m->count && m->found[end].group == m->found[begin].group;) end++;
     rc = group_settle(c, &s, begin, end, &cmd->arena, err);
   }
-  for (int i = 0; i < s.accused_count && rc == RC_OK && !held; i++) rc = worker_settle(c, &s, s.accused[i], &held, err);
+  for (int i = 0; i < s.accused.count && rc == RC_OK && !held; i++)
+    rc = accused_judge(c, &s.accused, s.accused.names[i], &held, err);
   return rc;
 }

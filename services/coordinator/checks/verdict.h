@@ -19,6 +19,13 @@
  * others in bf16 are a few hundredths off. */
 #define VERDICT_MISMATCH_MOST 0.25
 
+/* The same in flight, where other versions drew (services/trainer-server/checks/judgement.h): of a sample whose worker promises
+ * equality it tells of a lie, since a policy that is so far from the one that sampled is none that a step can learn from. */
+#define VERDICT_LAG_MISMATCH_MOST 2.0
+/* And the share of its tokens that the trainer's version may draw only from uniforms that are farther off than so much. */
+#define VERDICT_LAG_DRAWS_NEAR 0.25
+#define VERDICT_LAG_DRAWS_MOST 0.3
+
 struct checked_sample {
   bool promised;      /* equality: by the worker's kernels and by the trainer's */
   int32_t position;   /* of the first token that would not have been drawn; -1: there is none */

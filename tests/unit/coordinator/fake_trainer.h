@@ -35,6 +35,8 @@ struct fake_trainer {
   int32_t context_max; /* what check-run is answered otherwise; 0: 512 */
   bool disk_full;      /* steps fail for want of room until this is cleared */
   int64_t compute_us;  /* that every batch is said to have taken */
+  char refuse[64];     /* the first sample of this group is refused where it is verified */
+  bool slow_batches;   /* those that come are still computed while this is set */
   int strange;         /* so many openings are refused: this trainer has not heard of the epoch */
 
   /* What it holds, and what it has been told. */
@@ -45,6 +47,8 @@ struct fake_trainer {
   int last_groups;           /* of the last step, or of the batches since */
   double last_denominator;
   size_t last_pushes;
+  int verified;             /* batches that were to be; of the last of them: */
+  int32_t exact_from;       /* its first sample's */
   int references, wrong_references; /* groups that brought the reference's log-probabilities; with others than fake_reference's */
   char step_id[64];
   bool failed_step;       /* step_id is remembered as failed, until it is submitted again */
