@@ -104,6 +104,22 @@ def test_nobody_honest_is_accused(base_model, tmp_path, max_lag, kv):
             is_replayed(cluster, tmp_path, run, base_model)
 
 
+def test_a_policy_that_runs_away_accuses_nobody(base_model, tmp_path):
+    """Many times the learning rate, and samples many versions old: what passes a bound is left out, and the run goes on."""
+    with start(tmp_path, base_model, trainer=["--isa", "v2", "--threads", 1]) as cluster:
+        cluster.add_server("one", "--slots", 32)
+        cluster.add_server("two", "--slots", 32)
+        made = config(rounds=10, max_lag=8, samples_ahead=9 * GROUPS * SAMPLES)
+        made["training"]["lr"] = 0.008
+        run = cluster.create_run(made)
+        status = cluster.wait(run, seconds=240)
+        audit_stream(cluster, run)
+        assert quarantined(cluster, run) == [] and incidents(cluster, "sample_refused") == []
+        left = incidents(cluster, "inexact")
+    assert left, "nothing was far off, so nobody could have been accused"
+    assert sum(row["lag"]["groups_refused"] for row in status["history"]) > 0
+
+
 def test_one_flipped_bit_in_one_of_three_servers_leaves_no_trace(base_model, tmp_path):
     with start(tmp_path, base_model) as cluster:
         cluster.add_server("broken", *FAST, "--fault", "flip-weight", bin_dir=FAULT_BIN)

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "services/coordinator/checks/accused.h"
-#include "services/coordinator/checks/verdict.h"
 #include "services/coordinator/decide/lag.h"
 #include "services/coordinator/decide/states.h"
 #include "services/coordinator/rounds/batches.h"
@@ -20,6 +19,7 @@
 struct drawer {
   int64_t worker;
   char name[LIMIT_NAME_MAX];
+  bool accused; /* of what it sent; else that is inexact */
 };
 
 /* The holder that drew the token that is shown, or else the one that ended the sample. */
@@ -39,6 +39,25 @@ static enum rc drawer_look(struct core *c, int64_t run, const struct refused_sam
     snprintf(out->name, sizeof out->name, "%s", rows_text(&q, 1, NULL));
   }
   rows_end(&q);
+  return rc;
+}
+
+/* One exact token tells; past a bound, what others of the step are off by. */
+static enum rc drawer_accuse(struct core *c, const struct refusals *m, const struct refused_sample *r, struct drawer *d,
+                             struct err *err) {
+  struct older_tokens others = {0};
+  struct rows q;
+  bool row = false;
+  d->accused = r->promised && (r->why->reason == REFUSED_TOKEN || r->why->reason == REFUSED_LOGPROB);
+  if (!r->promised || d->accused) return RC_OK;
+  enum rc rc = store_query(c->store, &q, err,
+                           "SELECT sum(older_tokens), sum(older_distance) FROM checked WHERE run = ?1 AND round = ?2 AND name "
+                           "<> ?3",
+                           BINDS(b_int(m->run), b_int(m->round), b_text(d->name)));
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  if (rc == RC_OK && row) others = (struct older_tokens){rows_int(&q, 0), rows_real(&q, 1)};
+  rows_end(&q);
+  d->accused = verdict_is_calm(&others);
   return rc;
 }
 
@@ -83,14 +102,14 @@ static void evidence(char *out, size_t size, const struct refusals *m, const str
 
 /* ---- a batch ---- */
 
-/* The groups of the refused samples, each once. */
-static int groups_of(const struct refusals *m, struct left_group *out) {
+/* The groups of the refused samples, each once; drawers as the samples. */
+static int groups_of(const struct refusals *m, const struct drawer *drawers, struct left_group *out) {
   int n = 0;
   for (size_t i = 0; i < m->refused_count; i++) {
     const struct refused_sample *r = &m->refused[i];
     if (n == 0 || out[n - 1].round != r->round || out[n - 1].ordinal != r->group)
       out[n++] = (struct left_group){.round = r->round, .ordinal = r->group, .reason = "inexact"};
-    if (r->promised) out[n - 1].reason = "refused";
+    if (drawers[i].accused) out[n - 1].reason = "refused";
   }
   return n;
 }
@@ -105,25 +124,40 @@ static enum rc inexact(struct core *c, const struct refusals *m, const struct re
   return run_hold(c, m->run, why, err);
 }
 
-/* names [refused_count]: memory for those who are accused. */
-static enum rc samples_settle(struct core *c, const struct refusals *m, const struct left_group *left, int count,
-                              struct accused *accused, struct drawer *drawers, struct err *err) {
+static enum rc drawers_find(struct core *c, const struct refusals *m, struct drawer *drawers, struct err *err) {
+  enum rc rc = RC_OK;
+  for (size_t i = 0; i < m->refused_count && rc == RC_OK; i++) {
+    rc = drawer_look(c, m->run, &m->refused[i], &drawers[i], err);
+    if (rc == RC_OK) rc = drawer_accuse(c, m, &m->refused[i], &drawers[i], err);
+  }
+  return rc;
+}
+
+static bool same_group(const struct refused_sample *a, const struct refused_sample *b) {
+  return a->round == b->round && a->group == b->group;
+}
+
+static bool has_left(const struct leaving *l, const struct refused_sample *r) {
+  for (int g = 0; g < l->count; g++)
+    if (l->groups[g].round == r->round && l->groups[g].ordinal == r->group) return l->groups[g].left;
+  return false;
+}
+
+static enum rc samples_settle(struct core *c, const struct refusals *m, const struct leaving *l, const struct drawer *drawers,
+                              struct accused *accused, struct err *err) {
   enum rc rc = RC_OK;
   for (size_t i = 0; i < m->refused_count && rc == RC_OK; i++) {
     const struct refused_sample *r = &m->refused[i];
+    const struct drawer *d = &drawers[i];
     char detail[ACCUSED_DETAIL_MAX];
-    bool leaves = false;
-    for (int g = 0; g < count; g++) leaves |= left[g].left && left[g].round == r->round && left[g].ordinal == r->group;
-    if (!leaves) continue; /* it has left before */
-    rc = drawer_look(c, m->run, r, &drawers[i], err);
-    if (rc != RC_OK) return rc;
-    evidence(detail, sizeof detail, m, r, &drawers[i]);
-    if (!r->promised) {
-      rc = inexact(c, m, r, detail, err);
+    if (!has_left(l, r)) continue; /* it had before */
+    evidence(detail, sizeof detail, m, r, d);
+    if (!d->accused) { /* a group's first is told of: where the policy has moved far, all of them are so */
+      if (i == 0 || !same_group(r, r - 1)) rc = inexact(c, m, r, detail, err);
       continue;
     }
-    accused_add(accused, drawers[i].name, detail);
-    rc = accused_count(c, accused, drawers[i].name, 0, 1, err);
+    accused_add(accused, d->name, detail);
+    rc = accused_count(c, accused, d->name, 0, 1, err);
     if (rc == RC_OK)
       rc = journal_incident(c, m->run, "sample_refused", id_sample(m->run, r->round, r->group, r->sample).text, detail, err);
   }
@@ -134,9 +168,11 @@ static enum rc held_count(struct core *c, const struct refusals *m, struct err *
   enum rc rc = RC_OK;
   for (size_t i = 0; i < m->held_count && rc == RC_OK; i++)
     rc = store_exec(c->store, err,
-                    "INSERT INTO checked (run, round, name, held, refused) SELECT ?1, ?2, name, ?4, 0 FROM workers WHERE id = ?3 "
-                    "ON CONFLICT DO UPDATE SET held = held + excluded.held",
-                    BINDS(b_int(m->run), b_int(m->round), b_int(m->held[i].worker), b_int(m->held[i].count)));
+                    "INSERT INTO checked (run, round, name, held, refused, older_tokens, older_distance) SELECT ?1, ?2, name, ?4, "
+                    "0, ?5, ?6 FROM workers WHERE id = ?3 ON CONFLICT DO UPDATE SET held = held + excluded.held, older_tokens = "
+                    "older_tokens + excluded.older_tokens, older_distance = older_distance + excluded.older_distance",
+                    BINDS(b_int(m->run), b_int(m->round), b_int(m->held[i].worker), b_int(m->held[i].count),
+                          b_int(m->held[i].older.tokens), b_real(m->held[i].older.distance)));
   return rc;
 }
 
@@ -154,10 +190,15 @@ static enum rc refused_settle(struct core *c, const struct refusals *m, struct a
   struct drawer *drawers = arena_alloc(arena, m->refused_count + 1, sizeof *drawers);
   bool held = false;
   if (!left || !drawers) return err_set(err, RC_NO_MEMORY, NULL, "what a batch was refused for was refused memory");
-  const int count = groups_of(m, left);
-  const struct leaving leaving = {.run = m->run, .round = m->round, .number = m->number, .groups = left, .count = count};
-  enum rc rc = batches_leave(c, &leaving, err);
-  if (rc == RC_OK) rc = samples_settle(c, m, left, count, &accused, drawers, err);
+  enum rc rc = drawers_find(c, m, drawers, err);
+  if (rc != RC_OK) return rc;
+  const struct leaving leaving = {.run = m->run,
+                                  .round = m->round,
+                                  .number = m->number,
+                                  .groups = left,
+                                  .count = groups_of(m, drawers, left)};
+  rc = batches_leave(c, &leaving, err);
+  if (rc == RC_OK) rc = samples_settle(c, m, &leaving, drawers, &accused, err);
   for (int i = 0; i < accused.count && rc == RC_OK && !held; i++) rc = accused_judge(c, &accused, accused.names[i], &held, err);
   return rc == RC_OK ? when_stopping(c, m, err) : rc;
 }

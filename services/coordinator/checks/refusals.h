@@ -1,7 +1,7 @@
 /* What the trainer refused of a batch of an `inflight` run, stored in the transaction of the batch's answer.
  *
  *   refused, its worker promised equal bits: sample_refused, the worker is accused (accused.h)
- *   inexact, it promised nothing: as the run's on_inexact says
+ *   inexact, it promised nothing, or is past a bound while the policy moves fast (verdict.h): as the run's on_inexact says
  *   either way the group, whose gradient is in no sum, leaves the step: filtered, and the next complete one takes its place
  *
  * So what is stored of a step is what was summed, and a replay needs no judgement.  A trainer that is sent a batch again,
@@ -14,6 +14,7 @@
 #define LEASEHOLD_COORDINATOR_CHECKS_REFUSALS_H
 
 #include "common/wire/training.h"
+#include "services/coordinator/checks/verdict.h"
 #include "services/coordinator/writer/core_state.h"
 
 struct refused_sample {
@@ -24,9 +25,11 @@ struct refused_sample {
   float given_logprob;  /* and what was recorded for it */
   const struct sample_refusal *why;
 };
-/* Of samples with tokens that had to agree to the bit, and did. */
+/* A worker's samples that held. */
 struct held_samples {
-  int64_t worker, count;
+  int64_t worker;
+  int64_t count; /* with tokens that had to agree to the bit, and did */
+  struct older_tokens older;
 };
 struct refusals {
   int64_t run; /* 0: the batch was not verified */

@@ -126,7 +126,9 @@ enum rc batch_await(struct batch *b, struct http_client *http, const atomic_bool
     if (rc == RC_OK && status->state == JOB_DONE) rc = sift(b, status, err);
     if (rc != RC_OK) return rc;
     if (status->state != JOB_DONE) continue;
-    if (whole) return logprobs_compare(mismatch, &b->built, status, err);
+    if (whole && (rc = logprobs_compare(mismatch, &b->built, status, err)) == RC_OK && b->sources.items)
+      batch_verify_older(&b->refusals, &b->built, &b->sources, status);
+    if (whole) return rc;
     if (logprobs_agree(&b->built, &status->logprobs_sha256, arena)) return RC_OK;
     whole = true;
   }

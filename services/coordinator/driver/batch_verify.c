@@ -2,6 +2,7 @@
 #include "services/coordinator/driver/batch_verify.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "common/wire/worker.h"
@@ -118,22 +119,41 @@ static enum rc group_sift(struct refusals *found, const struct built_batch *b, c
   return rc;
 }
 
-/* Its samples held, those that must agree to the bit in some token. */
+static struct held_samples *held_of(struct refusals *found, int64_t worker) {
+  size_t h = 0;
+  while (h < found->held_count && found->held[h].worker != worker) h++;
+  if (h == found->held_count) found->held[found->held_count++] = (struct held_samples){.worker = worker};
+  return &found->held[h];
+}
+
+/* Samples of a group that held; at: its first. */
 static void group_held(struct refusals *found, const struct built_batch *b, const struct batch_sources *sources, size_t g,
                        size_t at) {
   const struct batch_group *group = &b->message.groups[g];
   for (size_t i = 0; i < group->sample_count; i++) {
-    const struct sample_source *source = &sources->items[at + i];
     const int32_t from = group->samples[i].exact_from;
-    size_t h = 0;
-    if (from < 0 || (size_t)from >= b->behaviour[at + i].count) continue;
-    while (h < found->held_count && found->held[h].worker != source->worker) h++;
-    if (h == found->held_count) found->held[found->held_count++] = (struct held_samples){.worker = source->worker};
-    found->held[h].count++;
+    if (from < 0) continue;
+    held_of(found, sources->items[at + i].worker)->count += (size_t)from < b->behaviour[at + i].count;
   }
 }
 
-enum rc batch_verify_sift(struct refusals *found, struct built_batch *b, const struct batch_sources *sources,
+void batch_verify_older(struct refusals *found, const struct built_batch *b, const struct batch_sources *sources,
+                        const struct batch_status *answer) {
+  for (size_t g = 0, at = 0; g < b->message.group_count; g++) {
+    for (size_t i = 0; i < b->message.groups[g].sample_count; i++, at++) {
+      const int32_t from = b->message.groups[g].samples[i].exact_from;
+      struct older_tokens *older = from > 0 ? &held_of(found, sources->items[at].worker)->older : NULL;
+      for (int32_t t = 0; t < from; t++) {
+        const double d = fabs((double)b->behaviour[at].items[t] - (double)answer->samples[at].logprobs.items[t]);
+        if (!isfinite(d)) continue;
+        older->tokens++;
+        older->distance += d;
+      }
+    }
+  }
+}
+
+enum rc batch_verify_sift(struct refusals *found, struct built_batch *b, struct batch_sources *sources,
                           const struct batch_status *answer, struct arena *arena, struct err *err) {
   size_t groups = 0, samples = 0, refused = 0;
   *found = (struct refusals){.refused = arena_alloc(arena, answer->refusal_count + 1, sizeof *found->refused),
@@ -145,9 +165,10 @@ enum rc batch_verify_sift(struct refusals *found, struct built_batch *b, const s
     const enum rc rc = group_sift(found, b, sources, g, at, answer, &refused, err);
     if (rc != RC_OK) return rc;
     if (refused == 0) {
-      group_held(found, b, sources, g, at);
+      group_held(found, b, sources, g, at); /* before it moves to the front */
       lag_merge(&b->lag, &b->lags[g]);
       memmove(&b->behaviour[samples], &b->behaviour[at], group.sample_count * sizeof *b->behaviour);
+      memmove(&sources->items[samples], &sources->items[at], group.sample_count * sizeof *sources->items);
       memmove(&b->compared[samples], &b->compared[at], group.sample_count * sizeof *b->compared);
       b->message.groups[groups++] = group;
       samples += group.sample_count;

@@ -150,7 +150,7 @@ static void fake_submit(struct http_request *r, void *context) {
   }
   struct batch_status s = {.batch_id = m.batch_id, .state = JOB_DONE};
   s.samples = arena_alloc(http_arena(r), 4096, sizeof *s.samples);
-  struct sample_refusal refusal = {.reason = REFUSED_TOKEN, .token = 1, .token_logprob = -0.5, .logprob = -4};
+  struct sample_refusal refusal = {.reason = t->refuse_for, .token = 1, .token_logprob = -0.5, .logprob = -4};
   if (m.verify.wanted) {
     t->verified++;
     t->exact_from = m.groups[0].samples[0].exact_from;

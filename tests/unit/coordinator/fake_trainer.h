@@ -36,6 +36,7 @@ struct fake_trainer {
   bool disk_full;      /* steps fail for want of room until this is cleared */
   int64_t compute_us;  /* that every batch is said to have taken */
   char refuse[64];     /* the first sample of this group is refused where it is verified */
+  enum refusal_reason refuse_for;
   bool slow_batches;   /* those that come are still computed while this is set */
   int strange;         /* so many openings are refused: this trainer has not heard of the epoch */
 

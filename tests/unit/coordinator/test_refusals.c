@@ -221,6 +221,23 @@ static void drop_leaves_out_what_is_inexact_and_accuses_nobody(void **state) {
   expect_a_whole_step(f);
 }
 
+/* Nothing tells whether it was the worker or the policy that moved. */
+static void past_a_bound_nobody_is_accused_where_no_others_tell(void **state) {
+  struct fixture *f = *state;
+  struct two t;
+  f->trainer.refuse_for = REFUSED_MISMATCH;
+  begin(f, &t, VERIFIED(""), WORKER_INVARIANT);
+  answer_lease(f, &t.liar, &t.leases[0]);
+  answer_lease(f, &t.honest, &t.leases[2]);
+  wait_left(f);
+  assert_int_equal(read_int(f, "SELECT state = 4 AND reason = 'inexact' FROM groups WHERE ordinal = 0"), 1);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM quarantines"), 0);
+  answer_lease(f, &t.liar, &t.leases[1]);
+  wait_version(f, 1);
+  expect_a_whole_step(f);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM incidents WHERE kind = 'sample_refused'"), 0);
+}
+
 static void fail_pauses_the_run_and_goes_on_without_the_group(void **state) {
   struct fixture *f = *state;
   struct two t;
@@ -245,6 +262,7 @@ int main(void) {
       T(a_trainer_that_comes_back_is_sent_what_is_left),
       T(nothing_is_judged_where_nothing_is_promised),
       T(drop_leaves_out_what_is_inexact_and_accuses_nobody),
+      T(past_a_bound_nobody_is_accused_where_no_others_tell),
       T(fail_pauses_the_run_and_goes_on_without_the_group),
   };
   return cmocka_run_group_tests_name("coordinator/refusals", tests, NULL, NULL);
