@@ -188,8 +188,8 @@ struct sample_refusal {
   const char *id;
   enum refusal_reason reason;
   int32_t position; /* in the completion: the first token of that kind; of "mismatch" the farthest off */
-  int32_t token;    /* there: that the version draws */
-  float token_logprob; /* of that one */
+  int32_t token;    /* there: "token": that the version draws; "draws": from the nearest uniform; else that was sent */
+  float token_logprob; /* of that one; not a number where it was not asked for */
   float logprob;       /* of the one that was sent */
   int32_t unequal;     /* exact tokens whose log-probabilities have other bits */
   int32_t far;         /* trained tokens that the version draws from uniforms farther than draws_near off */

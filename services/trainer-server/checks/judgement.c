@@ -18,7 +18,7 @@ static struct findings find(const struct judged_sample *s) {
   for (int t = 0; t < s->count; t++) {
     const bool exact = s->exact_from >= 0 && t >= s->exact_from;
     if (exact && f.exact_token < 0 && s->due[t] != s->token[t]) f.exact_token = t;
-    if (s->exact_from >= 0 && (s->token[t] < s->low[t] || s->token[t] > s->high[t])) {
+    if (!exact && s->exact_from >= 0 && (s->token[t] < s->low[t] || s->token[t] > s->high[t])) {
       if (f.first_far < 0) f.first_far = t;
       f.far++;
     }
@@ -58,9 +58,15 @@ bool judgement_refuses(struct sample_refusal *out, const struct batch_verify *v,
   }
   if (at < 0) return false;
   out->position = s->position[at];
-  out->logprob = s->own[at];
-  out->token = s->exact_from < 0 ? s->token[at] : s->due[at];
-  out->token_logprob = s->exact_from < 0 ? s->own[at] : s->due_logprob[at];
+  out->logprob = out->token_logprob = s->own[at];
+  out->token = s->token[at];
+  if (out->reason == REFUSED_TOKEN) {
+    out->token = s->due[at];
+    out->token_logprob = s->due_logprob[at];
+  } else if (out->reason == REFUSED_DRAWS) {
+    out->token = s->token[at] < s->low[at] ? s->low[at] : s->high[at];
+    out->token_logprob = NAN; /* not asked for */
+  }
   return true;
 }
 

@@ -26,9 +26,9 @@ struct judged_sample {
   int count, exact_from;   /* -1: it promises nothing */
   const int32_t *position; /* in the completion */
   const int32_t *token;    /* that was sent */
-  const int32_t *due;      /* that the version draws; not read of one that promises nothing */
+  const int32_t *due;      /* that the version draws; read of exact tokens */
   const float *due_logprob;
-  const int32_t *low, *high; /* what it draws from uniforms that are draws_near less and more; likewise */
+  const int32_t *low, *high; /* what it draws from uniforms that are draws_near less and more; of the others */
   const float *recorded; /* by the sampler, finite */
   const float *own;
 };

@@ -252,7 +252,7 @@ static enum rc verified_alloc(struct verified_unit *v, struct arena *arena, stru
   if (!v->refusals || !v->again)
     return err_set(err, RC_NO_MEMORY, NULL, "the judgement of group %s was refused memory", group->id);
   const enum rc rc = unit_draws_prepare(&v->draws, v->unit, &key, arena, err);
-  return rc == RC_OK ? unit_draws_near(&v->draws, v->unit, in->verify.draws_near, arena, err) : rc;
+  return rc == RC_OK ? unit_draws_verify(&v->draws, v->unit, group, in->verify.draws_near, arena, err) : rc;
 }
 
 /* ---- a unit ---- */

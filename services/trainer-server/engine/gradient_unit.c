@@ -317,14 +317,22 @@ enum rc unit_draws_prepare(struct unit_draws *out, const struct unit *unit, cons
   return RC_OK;
 }
 
-enum rc unit_draws_near(struct unit_draws *out, const struct unit *unit, double near, struct arena *arena, struct err *err) {
-  size_t total = 0;
+enum rc unit_draws_verify(struct unit_draws *out, const struct unit *unit, const struct batch_group *group, double near,
+                          struct arena *arena, struct err *err) {
+  size_t total = 0, at = 0;
   for (int i = 0; i < unit->count; i++) total += (size_t)unit->scored[i].count;
+  uint8_t *kind = arena_alloc(arena, total + 1, sizeof *kind);
+  out->draws.kind = kind;
   out->draws.near = (float)near;
   out->draws.low = arena_alloc(arena, total + 1, sizeof *out->draws.low);
   out->draws.high = arena_alloc(arena, total + 1, sizeof *out->draws.high);
-  if (out->draws.low && out->draws.high) return RC_OK;
-  return err_set(err, RC_NO_MEMORY, NULL, "the draws of %zu tokens were refused memory", total);
+  if (!kind || !out->draws.low || !out->draws.high)
+    return err_set(err, RC_NO_MEMORY, NULL, "the draws of %zu tokens were refused memory", total);
+  for (int i = 0; i < unit->count; i++) {
+    const int32_t from = group->samples[i].exact_from;
+    for (int t = 0; t < unit->scored[i].count; t++) kind[at++] = from < 0 ? DRAW_NONE : t < from ? DRAW_NEAR : DRAW_OWN;
+  }
+  return RC_OK;
 }
 
 static void sample_compare(const struct train_sample *s, const struct scored_sample *scored,

@@ -90,8 +90,10 @@ struct unit_key {
 /* Memory, and the uniforms: those of sample i of the group's are the unit's i-th sample's. */
 enum rc unit_draws_prepare(struct unit_draws *out, const struct unit *unit, const struct unit_key *key, struct arena *arena,
                            struct err *err);
-/* Prepared, they are to tell what uniforms so near draw, too. */
-enum rc unit_draws_near(struct unit_draws *out, const struct unit *unit, double near, struct arena *arena, struct err *err);
+/* Prepared, they are those that a batch is verified by: of exact tokens their own, of older ones near ones, of samples that
+ * promise nothing none. */
+enum rc unit_draws_verify(struct unit_draws *out, const struct unit *unit, const struct batch_group *group, double near,
+                          struct arena *arena, struct err *err);
 /* A forward pass under w instead of unit_compute: log-probabilities and draws. */
 enum rc unit_draw(struct learner *l, const struct weights *w, const struct unit_config *config, const struct unit *unit,
                   struct unit_draws *draws, struct unit_result *out, struct timeline *timeline, struct err *err);
