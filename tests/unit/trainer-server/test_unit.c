@@ -116,6 +116,44 @@ static void a_check_finds_the_first_token_that_would_not_have_been_drawn(void **
   arena_free(&arena);
 }
 
+/* At temperatures at which many tokens take nearly all of the probability: what is told of a token without asking is what asking
+ * draws.  No uniform at all is nearer than 0, so there each one is asked for. */
+static void a_token_that_is_sure_is_the_one_that_is_drawn(void **state) {
+  (void)state;
+  static const float temperatures[] = {0.8f, 0.05f, 0.01f};
+  struct arena arena = ARENA_INIT;
+  struct err err = {0};
+  struct unit_result out;
+  int sure = 0;
+  for (size_t k = 0; k < 3; k++) {
+    struct unit_config config = grpo;
+    struct batch_group group = group_make(&arena, "r1.3.2", 16, 5);
+    config.temperature = temperatures[k];
+    for (int64_t round = 0; round < 8; round++) {
+      const struct unit_key key = {.seed = 17, .round = round, .ordinal = 2};
+      struct unit unit;
+      struct unit_draws told, asked;
+      assert_rc(RC_OK, unit_prepare(&unit, parts.model, &current, &group, &arena, &err), err);
+      assert_rc(RC_OK, unit_draws_prepare(&told, &unit, &key, &arena, &err), err);
+      assert_rc(RC_OK, unit_draws_prepare(&asked, &unit, &key, &arena, &err), err);
+      for (size_t i = 0; i < group.sample_count; i++) group.samples[i].exact_from = CONTEXT;
+      assert_rc(RC_OK, unit_draws_verify(&asked, &unit, &group, 0, &arena, &err), err);
+      assert_rc(RC_OK, unit_draw(learner, parts.weights, &config, &unit, &told, &out, &timeline, &err), err);
+      assert_rc(RC_OK, unit_draw(learner, parts.weights, &config, &unit, &asked, &out, &timeline, &err), err);
+      const int scored = unit.scored[unit.count - 1].first + unit.scored[unit.count - 1].count;
+      assert_memory_equal(told.draws.token, asked.draws.low, (size_t)scored * sizeof(int32_t));
+      assert_memory_equal(told.draws.token, asked.draws.high, (size_t)scored * sizeof(int32_t));
+      for (int t = 0; t < scored; t++) sure += unit.logprob[t] > -0.01f;
+      for (size_t i = 0; i < group.sample_count; i++) { /* towards what is drawn, which is likely */
+        struct batch_sample *s = &group.samples[i];
+        s->tokens.items[s->prompt_length] = told.draws.token[unit.scored[i].first];
+      }
+    }
+  }
+  assert_true(sure > 100);
+  arena_free(&arena);
+}
+
 /* A unit's log-probabilities and gradient equal, bit for bit, the learner's own over the same samples, several chunks
  * included. */
 static void unit_equals_the_learner(void **state) {
@@ -657,6 +695,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(unit_equals_the_learner),
       cmocka_unit_test(a_check_finds_the_first_token_that_would_not_have_been_drawn),
+      cmocka_unit_test(a_token_that_is_sure_is_the_one_that_is_drawn),
       cmocka_unit_test(forward_and_backward_are_told_apart),
       cmocka_unit_test(reference_enters_the_loss),
       cmocka_unit_test(ratios_are_against_the_behaviour_policy),
