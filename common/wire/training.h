@@ -114,13 +114,17 @@ struct batch_sample {
   struct json_f32s behaviour;
   /* One for each trained token, where the group says so. */
   struct json_f32s reference;
+  /* Of a batch that is verified: the version drew the trained tokens from this one on, and computed all that they attended
+   * to; may be as many as there are.  -1: who drew the sample promises no equal bits. */
+  int32_t exact_from;
 };
 struct batch_group {
   const char *id;
   /* Its samples bring the log-probabilities of the run's version 0, as a pass computed them (passes.h), and the trainer
    * computes none; only of a run with a KL term.  false is left out of messages. */
   bool has_reference;
-  int64_t ordinal; /* in its round, refills counted; of a check, else 0 and left out of messages */
+  int64_t round;   /* in which it was issued; of a batch that is verified, else 0 and left out of messages */
+  int64_t ordinal; /* in its round, refills counted; of a check or of such a batch, else 0 and left out of messages */
   /* Of a check: where all draws are the same the trainer may take its gradient at once; the batch that has the same group
    * later finds it done.  false is left out of messages. */
   bool ahead;
@@ -133,6 +137,17 @@ struct draw_check {
   uint64_t seed;
   int64_t round;
 };
+/* How the samples of a batch with update "inflight" are judged by the forward pass that their gradient is taken of, and what
+ * a sample may be off where other versions drew its tokens.  A group of a sample that is refused stays out of the sums, and
+ * the answer says why. */
+struct batch_verify {
+  bool wanted;
+  bool inexact_too;     /* those that promise nothing are held against mismatch_most */
+  uint64_t seed;        /* as struct draw_check's; the round is the group's */
+  double mismatch_most; /* |behaviour - own log-probability| in nats, the mean over trained tokens */
+  /* The share of trained tokens that the version would only draw from uniforms that are farther than draws_near off. */
+  double draws_near, draws_most;
+};
 struct submit_batch {
   const char *batch_id; /* "r7.12.b0" */
   const char *run;
@@ -142,6 +157,7 @@ struct submit_batch {
   /* Wanted: nothing is trained on, but groups `ahead`.  The trainer draws every token of the groups' samples, which are all of a group's, in
    * order, again: from its own logits and the token's uniform.  The answer names the first that differs of each sample. */
   struct draw_check check;
+  struct batch_verify verify; /* not of a check */
   struct batch_group *groups;
   size_t group_count;
 };
@@ -160,6 +176,24 @@ struct draw_difference {
   int32_t position; /* in the completion */
   int32_t token;    /* that it would have drawn */
   float logprob;    /* of that one; the given one's is among the sample's */
+};
+/* What a sample of a batch that is verified is refused for. */
+enum refusal_reason {
+  REFUSED_TOKEN,   /* "token": an exact token is not what the version draws */
+  REFUSED_LOGPROB, /* "logprob": an exact token's log-probability has other bits */
+  REFUSED_DRAWS,   /* "draws": the version draws too many of its tokens from far other uniforms */
+  REFUSED_MISMATCH /* "mismatch": its log-probabilities are too far off */
+};
+struct sample_refusal {
+  const char *id;
+  enum refusal_reason reason;
+  int32_t position; /* in the completion: the first token of that kind; of "mismatch" the farthest off */
+  int32_t token;    /* there: "token": that the version draws; "draws": from the nearest uniform; else that was sent */
+  float token_logprob; /* of that one; not a number where it was not asked for */
+  float logprob;       /* of the one that was sent */
+  int32_t unequal;     /* exact tokens whose log-probabilities have other bits */
+  int32_t far;         /* trained tokens that the version draws from uniforms farther than draws_near off */
+  double mismatch;     /* as mismatch_most */
 };
 /* SHA-256 over every sample's id, count and float32s, in order: two sides compare 32 bytes instead of all numbers. */
 void logprobs_digest(struct digest *out, const struct sample_logprobs *samples, size_t count);
@@ -185,6 +219,10 @@ struct batch_status {
   struct digest logprobs_sha256; /* when done, else zero: logprobs_digest */
   struct draw_difference *differences; /* when done: of a check; none is left out of messages */
   size_t difference_count;
+  /* When done: of a batch that is verified; none is left out of messages.  The groups of these samples are not in the sums,
+   * nor in samples, logprobs_sha256 and stats. */
+  struct sample_refusal *refusals;
+  size_t refusal_count;
   struct batch_stats stats;
   struct interval *intervals; /* when done: what the engine did since the last answer, until the end of this batch */
   size_t interval_count;

@@ -25,7 +25,7 @@ enum rc job_state_read(enum job_state *out, const char *text, struct err *err) {
   return rc;
 }
 
-static void sample_write(const struct batch_sample *s, struct json_writer *w) {
+static void sample_write(const struct batch_sample *s, bool verified, struct json_writer *w) {
   json_object_begin(w);
   json_kv_string(w, "id", s->id);
   json_kv_i32s(w, "tokens", s->tokens.items, s->tokens.count);
@@ -34,6 +34,7 @@ static void sample_write(const struct batch_sample *s, struct json_writer *w) {
   json_kv_f32(w, "advantage", s->advantage);
   if (s->behaviour.count > 0) json_kv_f32s(w, "behaviour", s->behaviour.items, s->behaviour.count);
   if (s->reference.count > 0) json_kv_f32s(w, "reference", s->reference.items, s->reference.count);
+  if (verified) json_kv_int(w, "exact_from", s->exact_from);
   json_object_end(w);
 }
 
@@ -53,6 +54,7 @@ static enum rc sample_read(void *item, const struct json *value, struct arena *a
   struct batch_sample *s = item;
   const struct json *segments = NULL;
   double advantage = 0;
+  s->exact_from = -1;
   const struct json_field fields[] = {
       WIRE_NAME("id", s->id),
       WIRE_TOKENS("tokens", s->tokens, LIMIT_SEQUENCE_TOKENS),
@@ -61,6 +63,7 @@ static enum rc sample_read(void *item, const struct json *value, struct arena *a
       {.name = "advantage", .kind = FIELD_F64, .target = &advantage, .required = true},
       SAMPLE_LOGPROBS("behaviour", s->behaviour),
       SAMPLE_LOGPROBS("reference", s->reference),
+      {.name = "exact_from", .kind = FIELD_I32, .target = &s->exact_from, .min = -1, .max = LIMIT_SEQUENCE_TOKENS},
   };
   enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
   if (rc == RC_OK) rc = wire_float(&s->advantage, "advantage", advantage, err);
@@ -68,6 +71,7 @@ static enum rc sample_read(void *item, const struct json *value, struct arena *a
   if (rc == RC_OK)
     rc = wire_segments_read(&s->segments, &s->segment_count, segments, s->tokens.count - (size_t)s->prompt_length,
                             arena, err);
+  if (rc == RC_OK) rc = batch_exact_check(s, err);
   if (rc != RC_OK || s->behaviour.count == 0) return rc;
   return sample_counted("behaviour", s->behaviour.count, wire_segments_trained(s->segments, s->segment_count), err);
 }
@@ -82,17 +86,18 @@ enum rc batch_sample_check(const struct batch_sample *s, struct err *err) {
   return RC_OK;
 }
 
-static void group_write(const struct batch_group *g, bool numbers, struct json_writer *w) {
+static void group_write(const struct batch_group *g, bool numbers, bool verified, struct json_writer *w) {
   json_object_begin(w);
   json_kv_string(w, "id", g->id);
   if (g->has_reference) json_kv_bool(w, "reference", true);
+  if (g->round != 0) json_kv_int(w, "round", g->round);
   if (g->ordinal != 0) json_kv_int(w, "ordinal", g->ordinal);
   if (g->ahead) json_kv_bool(w, "ahead", true);
   json_key(w, "samples");
   json_array_begin(w);
   for (size_t i = 0; i < g->sample_count; i++) {
     if (numbers)
-      sample_write(&g->samples[i], w);
+      sample_write(&g->samples[i], verified, w);
     else
       json_write_string(w, g->samples[i].id);
   }
@@ -119,6 +124,7 @@ enum rc batch_group_read(void *item, const struct json *value, item_read sample,
   const struct json *samples = NULL;
   const struct json_field fields[] = {WIRE_NAME("id", g->id),
                                       {.name = "reference", .kind = FIELD_BOOL, .target = &g->has_reference},
+                                      {.name = "round", .kind = FIELD_I64, .target = &g->round, .min = 0, .max = UINT32_MAX},
                                       {.name = "ordinal", .kind = FIELD_I64, .target = &g->ordinal, .min = 0, .max = UINT32_MAX},
                                       {.name = "ahead", .kind = FIELD_BOOL, .target = &g->ahead},
                                       WIRE_VALUE("samples", samples)};
@@ -157,6 +163,38 @@ static enum rc check_read(struct draw_check *c, const struct json *value, struct
   return rc;
 }
 
+static void verify_write(const struct batch_verify *v, struct json_writer *w) {
+  json_key(w, "verify");
+  json_object_begin(w);
+  json_kv_u64(w, "seed", v->seed);
+  json_kv_f64(w, "mismatch_most", v->mismatch_most);
+  json_kv_f64(w, "draws_near", v->draws_near);
+  json_kv_f64(w, "draws_most", v->draws_most);
+  if (v->inexact_too) json_kv_bool(w, "inexact_too", true);
+  json_object_end(w);
+}
+
+static enum rc verify_read(struct batch_verify *v, const struct json *value, struct arena *arena, struct err *err) {
+  const struct json_field fields[] = {
+      WIRE_U64("seed", v->seed),
+      WIRE_F64("mismatch_most", v->mismatch_most, 0, 1000),
+      WIRE_F64("draws_near", v->draws_near, 0, 1),
+      WIRE_F64("draws_most", v->draws_most, 0, 1),
+      {.name = "inexact_too", .kind = FIELD_BOOL, .target = &v->inexact_too},
+  };
+  if (!value) return RC_OK;
+  v->wanted = true;
+  const enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
+  if (rc != RC_OK) err_in_field(err, "verify");
+  return rc;
+}
+
+enum rc batch_exact_check(const struct batch_sample *s, struct err *err) {
+  const size_t trained = wire_segments_trained(s->segments, s->segment_count);
+  if (s->exact_from < 0 || (size_t)s->exact_from <= trained) return RC_OK;
+  return err_set(err, RC_INVALID, "exact_from", "expected at most the %zu trained tokens, got %d", trained, s->exact_from);
+}
+
 void submit_batch_write(const struct submit_batch *m, bool numbers, struct buf *out) {
   struct json_writer w;
   json_writer_init(&w, out);
@@ -168,9 +206,10 @@ void submit_batch_write(const struct submit_batch *m, bool numbers, struct buf *
   json_kv_int(&w, "version", m->version);
   if (m->after_steps != 0) json_kv_int(&w, "after_steps", m->after_steps);
   if (m->check.wanted) check_write(&m->check, &w);
+  if (m->verify.wanted) verify_write(&m->verify, &w);
   json_key(&w, "groups");
   json_array_begin(&w);
-  for (size_t i = 0; i < m->group_count; i++) group_write(&m->groups[i], numbers, &w);
+  for (size_t i = 0; i < m->group_count; i++) group_write(&m->groups[i], numbers, m->verify.wanted, &w);
   json_array_end(&w);
   json_object_end(&w);
 }
@@ -180,17 +219,21 @@ void submit_batch_encode(const struct submit_batch *m, struct buf *out) { submit
 enum rc submit_batch_read(struct submit_batch *m, const struct json *body, item_read group, struct arena *arena,
                           struct err *err) {
   *m = (struct submit_batch){0};
-  const struct json *groups = NULL, *check = NULL;
+  const struct json *groups = NULL, *check = NULL, *verify = NULL;
   const struct json_field fields[] = {
       WIRE_NAME("batch_id", m->batch_id), WIRE_NAME("run", m->run),        WIRE_U64("epoch", m->epoch),
       WIRE_U64("fence", m->fence),        WIRE_I64("version", m->version), WIRE_AFTER_STEPS(m->after_steps),
       WIRE_VALUE("groups", groups),       {.name = "check", .kind = FIELD_VALUE, .target = &check},
+      {.name = "verify", .kind = FIELD_VALUE, .target = &verify},
   };
   const struct wire_list list = {
       .name = "groups", .min = 1, .max = LIMIT_GROUPS_PER_ROUND, .item_size = sizeof *m->groups, .read = group};
   void *items = NULL;
   enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
   if (rc == RC_OK) rc = check_read(&m->check, check, arena, err);
+  if (rc == RC_OK) rc = verify_read(&m->verify, verify, arena, err);
+  if (rc == RC_OK && m->check.wanted && m->verify.wanted)
+    rc = err_set(err, RC_INVALID, "verify", "expected a batch that is trained on, got one with a check, which judges by itself");
   if (rc == RC_OK) rc = wire_items(&list, &items, &m->group_count, groups, arena, err);
   if (rc) return rc;
   m->groups = items;
@@ -219,6 +262,15 @@ static void sample_digest(struct digest_state *d, const struct batch_sample *s) 
   digest_update(d, s->behaviour.items, s->behaviour.count * sizeof *s->behaviour.items);
 }
 
+static void verify_digest(struct digest_state *d, const struct batch_verify *v) {
+  digest_update_text(d, "verify");
+  digest_update_u64(d, v->seed);
+  digest_update(d, &v->mismatch_most, sizeof v->mismatch_most);
+  digest_update(d, &v->draws_near, sizeof v->draws_near);
+  digest_update(d, &v->draws_most, sizeof v->draws_most);
+  digest_update_u32(d, v->inexact_too);
+}
+
 void submit_batch_digest(struct digest *out, const struct submit_batch *m) {
   struct digest_state d;
   digest_begin(&d);
@@ -231,12 +283,20 @@ void submit_batch_digest(struct digest *out, const struct submit_batch *m) {
     digest_update_u64(&d, m->check.seed);
     digest_update_u64(&d, (uint64_t)m->check.round);
   }
+  if (m->verify.wanted) verify_digest(&d, &m->verify);
   digest_update_u64(&d, m->group_count);
   for (size_t g = 0; g < m->group_count; g++) {
     digest_update_text(&d, m->groups[g].id);
     if (m->check.wanted) digest_update_u64(&d, (uint64_t)m->groups[g].ordinal << 1 | m->groups[g].ahead);
+    if (m->verify.wanted) {
+      digest_update_u64(&d, (uint64_t)m->groups[g].round);
+      digest_update_u64(&d, (uint64_t)m->groups[g].ordinal);
+    }
     digest_update_u64(&d, m->groups[g].sample_count);
-    for (size_t i = 0; i < m->groups[g].sample_count; i++) sample_digest(&d, &m->groups[g].samples[i]);
+    for (size_t i = 0; i < m->groups[g].sample_count; i++) {
+      if (m->verify.wanted) digest_update_u32(&d, (uint32_t)m->groups[g].samples[i].exact_from);
+      sample_digest(&d, &m->groups[g].samples[i]);
+    }
   }
   digest_end(out, &d);
 }
@@ -362,6 +422,14 @@ static void sample_logprobs_write(const struct sample_logprobs *s, bool entropie
   json_object_end(w);
 }
 
+/* NaN for null. */
+static enum rc float_or_nan(float *out, const char *key, const struct json *value, struct err *err) {
+  double number = 0;
+  const enum rc rc = wire_number_or_nan(&number, key, value, err);
+  *out = NAN;
+  return rc == RC_OK && !isnan(number) ? wire_float(out, key, number, err) : rc;
+}
+
 static void difference_write(const struct draw_difference *d, struct json_writer *w) {
   json_object_begin(w);
   json_kv_string(w, "id", d->id);
@@ -374,14 +442,53 @@ static void difference_write(const struct draw_difference *d, struct json_writer
 static enum rc difference_read(void *item, const struct json *value, struct arena *arena, struct err *err) {
   struct draw_difference *d = item;
   const struct json *logprob = NULL;
-  double number = 0;
   const struct json_field fields[] = {WIRE_NAME("id", d->id), WIRE_I32("position", d->position, 0, LIMIT_SEQUENCE_TOKENS),
                                       WIRE_I32("token", d->token, 0, LIMIT_VOCABULARY - 1),
                                       WIRE_VALUE("logprob", logprob)};
+  const enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
+  return rc == RC_OK ? float_or_nan(&d->logprob, "logprob", logprob, err) : rc;
+}
+
+static const char *const REASON_NAMES[] = {[REFUSED_TOKEN] = "token",
+                                           [REFUSED_LOGPROB] = "logprob",
+                                           [REFUSED_DRAWS] = "draws",
+                                           [REFUSED_MISMATCH] = "mismatch"};
+
+static void refusal_write(const struct sample_refusal *r, struct json_writer *w) {
+  json_object_begin(w);
+  json_kv_string(w, "id", r->id);
+  json_kv_string(w, "reason", REASON_NAMES[r->reason]);
+  json_kv_int(w, "position", r->position);
+  json_kv_int(w, "token", r->token);
+  json_kv_f32(w, "token_logprob", r->token_logprob);
+  json_kv_f32(w, "logprob", r->logprob);
+  json_kv_int(w, "unequal", r->unequal);
+  json_kv_int(w, "far", r->far);
+  json_kv_f64(w, "mismatch", r->mismatch);
+  json_object_end(w);
+}
+
+static enum rc refusal_read(void *item, const struct json *value, struct arena *arena, struct err *err) {
+  struct sample_refusal *r = item;
+  const struct json *token_logprob = NULL, *logprob = NULL, *mismatch = NULL;
+  const char *reason = NULL;
+  int index = 0;
+  const struct json_field fields[] = {WIRE_NAME("id", r->id),
+                                      WIRE_NAME("reason", reason),
+                                      WIRE_I32("position", r->position, 0, LIMIT_SEQUENCE_TOKENS),
+                                      WIRE_I32("token", r->token, 0, LIMIT_VOCABULARY - 1),
+                                      WIRE_VALUE("token_logprob", token_logprob),
+                                      WIRE_VALUE("logprob", logprob),
+                                      WIRE_I32("unequal", r->unequal, 0, LIMIT_SEQUENCE_TOKENS),
+                                      WIRE_I32("far", r->far, 0, LIMIT_SEQUENCE_TOKENS),
+                                      WIRE_VALUE("mismatch", mismatch)};
   enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
-  if (rc == RC_OK) rc = wire_number_or_nan(&number, "logprob", logprob, err);
-  d->logprob = NAN;
-  return rc == RC_OK && !isnan(number) ? wire_float(&d->logprob, "logprob", number, err) : rc;
+  if (rc == RC_OK) rc = wire_choice(&index, "reason", reason, REASON_NAMES, WIRE_COUNT(REASON_NAMES), err);
+  if (rc == RC_OK) rc = float_or_nan(&r->token_logprob, "token_logprob", token_logprob, err);
+  if (rc == RC_OK) rc = float_or_nan(&r->logprob, "logprob", logprob, err);
+  if (rc == RC_OK) rc = wire_number_or_nan(&r->mismatch, "mismatch", mismatch, err);
+  r->reason = (enum refusal_reason)index;
+  return rc;
 }
 
 /* Before the batch is done there are no samples and no intervals, stats and the digest are null; only a failed one has
@@ -410,6 +517,12 @@ void batch_status_write(const struct batch_status *m, bool numbers, struct buf *
     for (size_t i = 0; i < m->difference_count; i++) difference_write(&m->differences[i], &w);
     json_array_end(&w);
   }
+  if (done && m->refusal_count > 0) {
+    json_key(&w, "refusals");
+    json_array_begin(&w);
+    for (size_t i = 0; i < m->refusal_count; i++) refusal_write(&m->refusals[i], &w);
+    json_array_end(&w);
+  }
   json_key(&w, "stats");
   if (done)
     stats_write(&m->stats, &w);
@@ -426,7 +539,8 @@ enum rc batch_status_read(struct batch_status *m, const struct json *body, item_
                           struct err *err) {
   *m = (struct batch_status){0};
   const char *state = NULL;
-  const struct json *error = NULL, *samples = NULL, *stats = NULL, *intervals = NULL, *differences = NULL;
+  const struct json *error = NULL, *samples = NULL, *stats = NULL, *intervals = NULL, *differences = NULL,
+                    *refusals = NULL;
   bool has_digest = false;
   const struct json_field fields[] = {
       WIRE_NAME("batch_id", m->batch_id),
@@ -436,6 +550,7 @@ enum rc batch_status_read(struct batch_status *m, const struct json *body, item_
       WIRE_VALUE("stats", stats),
       WIRE_VALUE("intervals", intervals),
       {.name = "differences", .kind = FIELD_VALUE, .target = &differences},
+      {.name = "refusals", .kind = FIELD_VALUE, .target = &refusals},
       {.name = "logprobs_sha256", .kind = FIELD_DIGEST, .target = &m->logprobs_sha256, .present = &has_digest},
   };
   const struct wire_list list = {.name = "samples",
@@ -446,16 +561,22 @@ enum rc batch_status_read(struct batch_status *m, const struct json *body, item_
                                       .max = (size_t)LIMIT_GROUPS_PER_ROUND * LIMIT_SAMPLES_PER_GROUP,
                                       .item_size = sizeof *m->differences,
                                       .read = difference_read};
-  void *items = NULL, *found = NULL;
+  const struct wire_list refused = {.name = "refusals",
+                                    .max = (size_t)LIMIT_GROUPS_PER_ROUND * LIMIT_SAMPLES_PER_GROUP,
+                                    .item_size = sizeof *m->refusals,
+                                    .read = refusal_read};
+  void *items = NULL, *found = NULL, *left_out = NULL;
   enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
   if (rc == RC_OK) rc = job_state_read(&m->state, state, err);
   if (rc == RC_OK) rc = wire_error_read(&m->error, error, arena, err);
   if (rc == RC_OK) rc = wire_items(&list, &items, &m->sample_count, samples, arena, err);
   if (rc == RC_OK) rc = wire_items(&different, &found, &m->difference_count, differences, arena, err);
+  if (rc == RC_OK) rc = wire_items(&refused, &left_out, &m->refusal_count, refusals, arena, err);
   if (rc == RC_OK) rc = intervals_read(&m->intervals, &m->interval_count, intervals, arena, err);
   if (rc) return rc;
   m->samples = items;
   m->differences = found;
+  m->refusals = left_out;
   if ((m->state == JOB_FAILED) != (m->error.rc != RC_OK))
     return err_set(err, RC_INVALID, "error", "expected an error exactly when the state is \"failed\", got state \"%s\"",
                    state);

@@ -21,6 +21,8 @@ enum rc batch_samples_read(struct batch_group *g, const struct json *samples, it
                            struct err *err);
 /* What the bounds of single numbers cannot express; without segments and log-probabilities, which are read after it. */
 enum rc batch_sample_check(const struct batch_sample *s, struct err *err);
+/* Its exact tokens are trained ones; once it has its segments. */
+enum rc batch_exact_check(const struct batch_sample *s, struct err *err);
 
 /* The tensors that answers with log-probabilities have: `trained` I32 [samples], and as numbers (STATUS_*) say `logprobs`
  * F32 [trained] and `entropies` F32 [trained], which are left out where they are not told.  The samples that are read have

@@ -8,6 +8,7 @@
  *                  advantages     F32 [samples]
  *                  behaviour      F32 [trained]      only where samples have behaviour log-probabilities
  *                  reference      F32 [trained]      only of groups that say so; left out where that is none
+ *                  exact_from     I32 [samples]      only of a batch that is verified
  *
  *   a status       __metadata__   {"status": "<the JSON of the status, where samples are their ids>"}
  *                  trained        I32 [samples]      trained tokens
@@ -53,7 +54,7 @@ static struct batch_sizes batch_sizes_of(const struct submit_batch *m) {
 enum rc submit_batch_encode_tensors(const struct submit_batch *m, struct buf *out, struct err *err) {
   const struct batch_sizes n = batch_sizes_of(m);
   size_t tensors = BATCH_TENSORS;
-  struct st_entry entries[BATCH_TENSORS + 2] = {
+  struct st_entry entries[BATCH_TENSORS + 3] = {
       {"samples", ST_I32, 2, {n.samples, SAMPLE_COLUMNS}},
       {"token_ids", ST_I32, 1, {n.tokens}},
       {"segments", ST_I32, 2, {n.segments, TENSOR_SEGMENT_COLUMNS}},
@@ -61,12 +62,13 @@ enum rc submit_batch_encode_tensors(const struct submit_batch *m, struct buf *ou
   };
   if (n.behaviour > 0) entries[tensors++] = (struct st_entry){"behaviour", ST_F32, 1, {n.behaviour}};
   if (n.reference > 0) entries[tensors++] = (struct st_entry){"reference", ST_F32, 1, {n.reference}};
+  if (m->verify.wanted) entries[tensors++] = (struct st_entry){"exact_from", ST_I32, 1, {n.samples}};
   struct buf head = BUF_INIT;
   submit_batch_write(m, false, &head);
   const enum rc rc = wire_tensors_begin(out, entries, tensors, BATCH_KEY, &head, err);
   buf_free(&head);
   if (rc != RC_OK) return rc;
-  buf_reserve(out, (size_t)(n.samples * 3 + n.tokens + n.segments * TENSOR_SEGMENT_COLUMNS + n.behaviour + n.reference) *
+  buf_reserve(out, (size_t)(n.samples * 4 + n.tokens + n.segments * TENSOR_SEGMENT_COLUMNS + n.behaviour + n.reference) *
                        sizeof(int32_t));
   for (size_t g = 0; g < m->group_count; g++) {
     for (size_t i = 0; i < m->groups[g].sample_count; i++) {
@@ -100,6 +102,10 @@ enum rc submit_batch_encode_tensors(const struct submit_batch *m, struct buf *ou
       const struct json_f32s *reference = &m->groups[g].samples[i].reference;
       buf_append(out, reference->items, reference->count * sizeof *reference->items);
     }
+  }
+  for (size_t g = 0; m->verify.wanted && g < m->group_count; g++) {
+    for (size_t i = 0; i < m->groups[g].sample_count; i++)
+      buf_append(out, &m->groups[g].samples[i].exact_from, sizeof(int32_t));
   }
   return buf_check(out, err);
 }
@@ -136,6 +142,7 @@ struct columns {
   struct segment_rows segments;
   int32_t *token_ids;
   const float *advantages;
+  const int32_t *exact_from; /* NULL: the batch is not verified */
   struct logprob_rows behaviour, reference;
   size_t sample_rows, token_rows, advantage_rows;
   size_t samples_taken, tokens_taken;
@@ -149,12 +156,24 @@ static enum rc read_logprob_rows(struct logprob_rows *r, const struct st_file *f
   return rc;
 }
 
-static enum rc read_columns(struct columns *c, const struct st_file *f, size_t samples, struct arena *arena,
+/* One for each sample of a batch that is verified. */
+static enum rc read_exact(struct columns *c, const struct st_file *f, size_t samples, struct arena *arena, struct err *err) {
+  void *items;
+  size_t count;
+  const enum rc rc = wire_tensor_read(&items, &count, f, "exact_from", ST_I32, 0, arena, err);
+  if (rc == RC_OK && count != samples)
+    return err_set(err, RC_INVALID, "exact_from", "expected one for each of %zu ids, got %zu", samples, count);
+  if (rc == RC_OK) c->exact_from = items;
+  return rc;
+}
+
+static enum rc read_columns(struct columns *c, const struct st_file *f, size_t samples, bool verified, struct arena *arena,
                             struct err *err) {
   void *rows, *tokens, *segments, *advantages;
   c->behaviour.name = "behaviour";
   c->reference.name = "reference";
-  const size_t optional = (size_t)(st_find(f, c->behaviour.name) != NULL) + (st_find(f, c->reference.name) != NULL);
+  const size_t optional =
+      (size_t)(st_find(f, c->behaviour.name) != NULL) + (st_find(f, c->reference.name) != NULL) + verified;
   enum rc rc = wire_tensors_counted(f, BATCH_TENSORS + optional, err);
   if (rc == RC_OK) rc = wire_tensor_read(&rows, &c->sample_rows, f, "samples", ST_I32, SAMPLE_COLUMNS, arena, err);
   if (rc == RC_OK) rc = wire_tensor_read(&tokens, &c->token_rows, f, "token_ids", ST_I32, 0, arena, err);
@@ -163,6 +182,7 @@ static enum rc read_columns(struct columns *c, const struct st_file *f, size_t s
   if (rc == RC_OK) rc = wire_tensor_read(&advantages, &c->advantage_rows, f, "advantages", ST_F32, 0, arena, err);
   if (rc == RC_OK) rc = read_logprob_rows(&c->behaviour, f, arena, err);
   if (rc == RC_OK) rc = read_logprob_rows(&c->reference, f, arena, err);
+  if (rc == RC_OK && verified) rc = read_exact(c, f, samples, arena, err);
   if (rc != RC_OK) return rc;
   c->samples = rows;
   c->token_ids = tokens;
@@ -199,6 +219,7 @@ static enum rc take_sample(struct batch_sample *s, struct columns *c, bool has_r
                            struct err *err) {
   const int32_t *row = c->samples[c->samples_taken];
   const size_t left = c->token_rows - c->tokens_taken;
+  s->exact_from = c->exact_from ? c->exact_from[c->samples_taken] : -1;
   s->advantage = c->advantages[c->samples_taken++];
   s->prompt_length = row[1];
   if (row[0] < 0 || row[0] > LIMIT_SEQUENCE_TOKENS || (size_t)row[0] > left)
@@ -215,10 +236,13 @@ static enum rc take_sample(struct batch_sample *s, struct columns *c, bool has_r
     return err_set(err, RC_INVALID, "prompt_length", "expected 1 to %d, got %d", LIMIT_PROMPT_TOKENS, s->prompt_length);
   if (!isfinite(s->advantage))
     return err_set(err, RC_INVALID, "advantage", "expected a finite number, got %g", (double)s->advantage);
+  if (s->exact_from < -1 || s->exact_from > LIMIT_SEQUENCE_TOKENS)
+    return err_set(err, RC_INVALID, "exact_from", "expected -1 to %d, got %d", LIMIT_SEQUENCE_TOKENS, s->exact_from);
   enum rc rc = batch_sample_check(s, err);
   if (rc == RC_OK)
     rc = wire_take_segments(&s->segments, &s->segment_count, &c->segments, s->tokens.count - (size_t)s->prompt_length,
                             arena, err);
+  if (rc == RC_OK) rc = batch_exact_check(s, err);
   if (rc == RC_OK && c->behaviour.items) rc = take_logprobs(&s->behaviour, &c->behaviour, s, err);
   return rc == RC_OK && has_reference ? take_logprobs(&s->reference, &c->reference, s, err) : rc;
 }
@@ -227,7 +251,7 @@ static enum rc read_samples(struct submit_batch *m, const struct st_file *f, str
   struct columns c = {0};
   size_t samples = 0;
   for (size_t g = 0; g < m->group_count; g++) samples += m->groups[g].sample_count;
-  enum rc rc = read_columns(&c, f, samples, arena, err);
+  enum rc rc = read_columns(&c, f, samples, m->verify.wanted, arena, err);
   for (size_t g = 0; rc == RC_OK && g < m->group_count; g++) {
     for (size_t i = 0; rc == RC_OK && i < m->groups[g].sample_count; i++) {
       char place[64];

@@ -10,6 +10,7 @@ const char *const coordinator_faults[] = {[FAULT_NONE] = "",
                                           [COORDINATOR_FAULT_DROP_REFILL] = "drop-refill",
                                           [COORDINATOR_FAULT_DIE_AFTER_ACCEPT] = "die-after-accept",
                                           [COORDINATOR_FAULT_DIE_AFTER_PLAN] = "die-after-plan",
+                                          [COORDINATOR_FAULT_DIE_BEFORE_REFUSAL] = "die-before-refusal",
                                           NULL};
 
 bool fault_accepts_any(enum lease_state state) {

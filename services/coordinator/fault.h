@@ -5,8 +5,9 @@
  *   drop-refill        the first refill of a run is not issued
  *   die-after-accept   SIGKILL once, in the second round or later, after a result's commit and before its answer
  *   die-after-plan     SIGKILL once, in the second round or later, after a batch's commit and before it is sent
+ *   die-before-refusal SIGKILL once, in the second round or later, when an answer refuses a group and is not stored yet
  *
- * On the writer's thread, but for die-after-plan (the driver's). */
+ * On the writer's thread, but for die-after-plan and die-before-refusal (the driver's). */
 #ifndef LEASEHOLD_COORDINATOR_FAULT_H
 #define LEASEHOLD_COORDINATOR_FAULT_H
 
@@ -18,7 +19,8 @@ enum coordinator_fault {
   COORDINATOR_FAULT_NO_VERSION_CHECK,
   COORDINATOR_FAULT_DROP_REFILL,
   COORDINATOR_FAULT_DIE_AFTER_ACCEPT,
-  COORDINATOR_FAULT_DIE_AFTER_PLAN
+  COORDINATOR_FAULT_DIE_AFTER_PLAN,
+  COORDINATOR_FAULT_DIE_BEFORE_REFUSAL
 };
 
 struct store;

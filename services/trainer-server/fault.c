@@ -13,6 +13,7 @@ const char *const trainer_faults[] = {[FAULT_NONE] = "",
                                       [TRAINER_FAULT_DIE_IN_CHECKPOINT] = "die-in-checkpoint",
                                       [TRAINER_FAULT_DIE_BEFORE_PUBLISH] = "die-before-publish",
                                       [TRAINER_FAULT_SHORT_SHARD] = "short-shard",
+                                      [TRAINER_FAULT_DIE_AFTER_REFUSAL] = "die-after-refusal",
                                       NULL};
 static bool doubling; /* the batch at hand is the one that is added twice */
 

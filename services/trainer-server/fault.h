@@ -1,4 +1,4 @@
-/* The trainer's faults on purpose.  common/base/fault.h chooses one and says when it strikes.  Each but the last
+/* The trainer's faults on purpose.  common/base/fault.h chooses one and says when it strikes.  Each but short-shard
  * strikes in the second round or a later one (version 1 and up), and says so in one line of the log first.  Of several
  * ranks only those strike that were given the flag.
  *
@@ -6,6 +6,7 @@
  *   double-batch        once: the units of one batch are added to the sums twice
  *   flip-weight         once: a bit of the first tensor, after a step
  *   die-in-batch        SIGKILL after about half of a batch's units are accumulated
+ *   die-after-refusal   SIGKILL when a batch has been computed of which a group is refused, and before it is answered
  *   die-before-step     SIGKILL when a step, maybe an inner one, is about to be applied, all its units accumulated
  *   die-in-checkpoint   SIGKILL with the checkpoint's folder half written, before it gets its name; in flight that is
  *                       after the version is published
@@ -31,7 +32,8 @@ enum trainer_fault {
   TRAINER_FAULT_DIE_BEFORE_STEP,
   TRAINER_FAULT_DIE_IN_CHECKPOINT,
   TRAINER_FAULT_DIE_BEFORE_PUBLISH,
-  TRAINER_FAULT_SHORT_SHARD
+  TRAINER_FAULT_SHORT_SHARD,
+  TRAINER_FAULT_DIE_AFTER_REFUSAL
 };
 
 #ifdef LEASEHOLD_FAULTS

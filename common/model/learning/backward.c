@@ -21,6 +21,7 @@
 
 #include "common/model/learning/chunk.h"
 #include "common/model/learning/experts_backward.h"
+#include "common/model/network/elementary.h"
 #include "common/model/network/shape.h"
 
 /* Gradients in flight; f: float32, o: operand. */
@@ -299,16 +300,68 @@ static void head_logits(struct learner *l, const struct weights *w, const void *
   ops->move_rows(ops, l->head.logits, l->head.logits, staged, rows, bytes); /* where[i] <= i */
 }
 
-/* From the block's logits; at: the block's first token among all scored ones of the call. */
-static void head_draw(struct learner *l, float temperature, size_t at, int rows) {
+/* More than what the sums of a row can be off by. */
+#define DRAW_MARGIN 0x1p-10
+
+/* Must a token of this log-probability be what any uniform in [low, high] draws?  At least 1 - p of the probability lies on
+ * neither side of it. */
+static bool surely_drawn(float logprob, double low, double high) {
+  const double beside = 1 - elementary_exp((double)logprob) + DRAW_MARGIN;
+  return beside < low && high < 1 - beside;
+}
+
+/* The draws of one token behind the others. */
+struct asked_draws {
+  struct draw items[2 * HEAD_ROWS];
+  int32_t *token[2 * HEAD_ROWS]; /* where each goes */
+  float *logprob[2 * HEAD_ROWS]; /* likewise, or NULL */
+  int count;
+};
+
+static void ask_draw(struct asked_draws *a, const struct draw *draw, int32_t *token, float *logprob) {
+  a->items[a->count] = *draw;
+  a->token[a->count] = token;
+  a->logprob[a->count++] = logprob;
+}
+
+/* at: the token among all scored ones of the call.  own: its log-probability, where the host has it. */
+static void ask_token(struct asked_draws *a, const struct token_draws *d, size_t at, struct draw draw, const float *own) {
+  const double u = (double)d->uniform[at], near = (double)d->near;
+  switch (d->kind ? (enum draw_kind)d->kind[at] : DRAW_OWN) {
+    case DRAW_OWN:
+      draw.u = d->uniform[at];
+      if (!own || !surely_drawn(*own, u, u)) ask_draw(a, &draw, &d->token[at], &d->logprob[at]);
+      return;
+    case DRAW_NEAR: /* where it takes more than 1 - near, no uniform is farther off */
+      if (own && 1 - elementary_exp((double)*own) + DRAW_MARGIN < near) return;
+      draw.u = u - near > 0x1p-24 ? (float)(u - near) : 0x1p-24f;
+      ask_draw(a, &draw, &d->low[at], NULL);
+      draw.u = u + near < 1 - 0x1p-24 ? (float)(u + near) : 1 - 0x1p-24f;
+      ask_draw(a, &draw, &d->high[at], NULL);
+      return;
+    case DRAW_NONE: return;
+  }
+}
+
+/* From the block's logits; first: the block's first token in the chunk, before which the call has scored `before`. */
+static void head_draw(struct learner *l, float temperature, size_t before, int first, int rows) {
   const struct ops *ops = l->model->ops;
-  struct draw draws[HEAD_ROWS];
-  for (int i = 0; i < rows; i++)
-    draws[i] = (struct draw){.row = i, .temperature = temperature, .u = l->draws->uniform[at + (size_t)i]};
-  ops->sample(ops, draws, rows, l->head.logits, l->model->config.vocabulary);
+  const struct token_draws *d = l->draws;
+  const struct chunk *c = &l->chunk;
+  struct asked_draws asked;
+  asked.count = 0;
   for (int i = 0; i < rows; i++) {
-    l->draws->token[at + (size_t)i] = draws[i].token;
-    l->draws->logprob[at + (size_t)i] = draws[i].logprob;
+    const size_t at = before + (size_t)(first + i);
+    const float *own = ops->host_memory ? &c->logprob[first + i] : NULL;
+    d->token[at] = c->target[first + i];
+    if (own) d->logprob[at] = *own;
+    if (d->low) d->low[at] = d->high[at] = c->target[first + i];
+    ask_token(&asked, d, at, (struct draw){.row = i, .temperature = temperature}, own);
+  }
+  if (asked.count > 0) ops->sample(ops, asked.items, asked.count, l->head.logits, l->model->config.vocabulary);
+  for (int i = 0; i < asked.count; i++) {
+    *asked.token[i] = asked.items[i].token;
+    if (asked.logprob[i]) *asked.logprob[i] = asked.items[i].logprob;
   }
 }
 
@@ -324,7 +377,7 @@ static void head_forward(struct learner *l, const struct weights *w, const void 
     ops->logprob(ops, listed(l, c->logprob + first), listed(l, c->lse + first),
                  entropy ? listed(l, c->entropy + first) : NULL, l->head.logits, listed(l, c->target + first),
                  temperature, rows, l->model->config.vocabulary);
-    if (l->draws) head_draw(l, temperature, before + (size_t)first, rows);
+    if (l->draws) head_draw(l, temperature, before, first, rows);
   }
   const size_t bytes = (size_t)c->scored * sizeof(float);
   ops_fetch(ops, c->logprob, listed(l, c->logprob), bytes);

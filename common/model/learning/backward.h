@@ -57,11 +57,22 @@ void learner_set_cut(struct learner *l, const struct sampling_params *cut);
 enum rc learner_logprobs(struct learner *l, const struct weights *w, const struct train_sample *samples, int count,
                          float temperature, float *logprob, float *entropy, struct err *err);
 
-/* What the sampler would have drawn where the scored tokens stand: one entry for each of them, samples in order. */
+/* What of a token is asked for. */
+enum draw_kind {
+  DRAW_OWN,  /* what its uniform draws */
+  DRAW_NEAR, /* what uniforms that are less and more by `near` draw.  A distribution whose sums from the first token on differ
+                by at most `near` draws none below or above these from the token's own uniform */
+  DRAW_NONE
+};
+/* What the sampler would have drawn where the scored tokens stand: one entry for each of them, samples in order.  A token that
+ * is so likely that it must be drawn, wherever it stands in the vocabulary, is not asked for, and told all the same. */
 struct token_draws {
   const float *uniform; /* the token's, as the sampler had it: in (0,1) */
-  int32_t *token;       /* results, the host's */
-  float *logprob;       /* of that token, in the row that it is drawn from */
+  const uint8_t *kind;  /* enum draw_kind; NULL: DRAW_OWN, of all */
+  int32_t *token;       /* results, the host's: of DRAW_OWN, else the scored token */
+  float *logprob;       /* of that token, in the row that it is drawn from; DRAW_OWN's */
+  float near;
+  int32_t *low, *high; /* results of DRAW_NEAR, else the scored token; NULL: none is asked for */
 };
 /* From now on the calls below draw too, from the very logits that they take the log-probabilities of, by the same
  * ops->sample as the sampler: to the same bits where the weights are the same.  NULL, as at first: they do not. */

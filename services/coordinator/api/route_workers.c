@@ -75,12 +75,12 @@ enum rc register_execute(struct core *c, struct command *cmd, struct err *err) {
     rc = store_exec(
         c->store, err,
         "INSERT INTO workers (name, kind, url, slots, epoch, fence, live, registered_ms, seen_ms, exactness, fabric, "
-        "fabric_kind, fabric_place, identity, owner, push_token) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, ?7, ?7, ?8, ?9, ?10, "
-        "?11, ?12, ?13, ?14)",
+        "fabric_kind, fabric_place, identity, owner, push_token, device) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, ?7, ?7, ?8, ?9, "
+        "?10, ?11, ?12, ?13, ?14, ?15)",
         BINDS(b_text(m->name), b_int((int64_t)m->kind), b_text(m->url), b_int(m->slots), b_int((int64_t)c->epoch),
               b_int(fence), b_int(c->wall_ms), b_int((int64_t)m->exactness), b_text(m->fabric.name),
               b_text(m->fabric.kind), b_int(m->fabric.place), b_text(m->identity),
-              owned ? b_digest(&cmd->caller.holder) : b_null(), b_text(m->push_token)));
+              owned ? b_digest(&cmd->caller.holder) : b_null(), b_text(m->push_token), b_int((int64_t)m->device)));
   }
   if (rc == RC_OK) id = store_last_id(c->store);
   if (rc == RC_OK && holds) rc = place_take(c, id, &fence, err);

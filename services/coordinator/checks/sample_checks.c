@@ -193,7 +193,7 @@ static bool turn(struct checker *k) {
   struct err err = {0};
   bool found = false;
   enum rc rc = RC_OK;
-  if (x && run_checks_samples(&x->config)) rc = check_once(k, x, &found, &arena, &err);
+  if (x && run_checks_groups(&x->config)) rc = check_once(k, x, &found, &arena, &err);
   arena_free(&arena);
   run_context_release(x);
   if (rc == RC_OK || atomic_load(&t->stopping)) return found;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "services/coordinator/checks/accused.h"
 #include "services/coordinator/checks/verdict.h"
 #include "services/coordinator/decide/stored.h"
 #include "services/coordinator/pool/leases.h"
@@ -18,7 +19,7 @@
 #include "services/coordinator/trainer/trainer_target.h"
 #include "services/coordinator/writer/journal.h"
 
-enum { DETAIL_MAX = 512, ACCUSED_MAX = 64 /* workers of one check; those of more come with the next */ };
+enum { DETAIL_MAX = ACCUSED_DETAIL_MAX };
 
 /* Who drew samples of the check, and how many of its groups that are settled. */
 struct judged_worker {
@@ -42,9 +43,7 @@ struct settling {
   size_t worker_count;
   bool trainer_invariant;
   int trainer_device; /* -1: unknown */
-  const char *accused[ACCUSED_MAX]; /* names, each once */
-  int accused_count;
-  char first[DETAIL_MAX]; /* the first refusal, for people */
+  struct accused accused;
 };
 
 /* ---- judging ---- */
@@ -141,11 +140,7 @@ static enum rc count_workers(struct core *c, const struct settling *s, struct er
   enum rc rc = RC_OK;
   for (size_t i = 0; i < s->worker_count && rc == RC_OK; i++) {
     const struct judged_worker *w = &s->workers[i];
-    if (w->held + w->refused == 0) continue;
-    rc = store_exec(c->store, err,
-                    "INSERT INTO checked (run, round, name, held, refused) VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO UPDATE "
-                    "SET held = held + excluded.held, refused = refused + excluded.refused",
-                    BINDS(b_int(s->m->run), b_int(s->m->round), b_text(w->name), b_int(w->held), b_int(w->refused)));
+    if (w->held + w->refused > 0) rc = accused_count(c, &s->accused, w->name, w->held, w->refused, err);
   }
   return rc;
 }
@@ -169,19 +164,12 @@ static void evidence(char *out, size_t size, const struct settling *s, const str
            (double)f->own_logprob, f->mismatch.unequal, f->tokens);
 }
 
-static void accuse(struct settling *s, const char *name) {
-  for (int i = 0; i < s->accused_count; i++)
-    if (strcmp(s->accused[i], name) == 0) return;
-  if (s->accused_count < ACCUSED_MAX) s->accused[s->accused_count++] = name;
-}
-
 static enum rc refuse(struct core *c, struct settling *s, const struct judged_sample *j, struct err *err) {
   const struct found_sample *f = j->found;
   const struct again_sample again = {s->m->round, f->group, f->sample, f->tokens};
   char detail[DETAIL_MAX];
   evidence(detail, sizeof detail, s, j);
-  if (!s->first[0]) memcpy(s->first, detail, sizeof s->first);
-  accuse(s, j->worker->name);
+  accused_add(&s->accused, j->worker->name, detail);
   const enum rc rc = journal_incident(c, s->m->run, "sample_refused",
                                       id_sample(s->m->run, s->m->round, f->group, f->sample).text, detail, err);
   return rc == RC_OK ? sample_again(c, s->m->run, &again, err) : rc;
@@ -244,67 +232,14 @@ static enum rc group_settle(struct core *c, struct settling *s, size_t begin, si
   return RC_OK;
 }
 
-/* ---- a worker ---- */
-
-static enum rc pool_look(struct core *c, const struct settling *s, const char *name, struct checked_pool *out,
-                         struct err *err) {
-  const struct bind binds[] = {b_int(s->m->run), b_int(s->m->round), b_text(name)};
-  *out = (struct checked_pool){0};
-  enum rc rc = store_int(c->store, &out->others_held, err,
-                         "SELECT count(*) FROM checked WHERE run = ?1 AND round = ?2 AND name <> ?3 AND held > 0", binds, 3);
-  if (rc == RC_OK)
-    rc = store_int(c->store, &out->others_quarantined, err,
-                   "SELECT count(*) FROM quarantines WHERE run = ?1 AND round = ?2 AND name <> ?3", binds, 3);
-  if (rc == RC_OK)
-    rc = store_int(c->store, &out->others_live, err,
-                   "SELECT count(*) FROM workers WHERE live = 1 AND kind = ?2 AND name <> ?3 AND name NOT IN (SELECT name FROM "
-                   "quarantines WHERE run = ?1)",
-                   BINDS(b_int(s->m->run), b_int(WORKER_GENERATION), b_text(name)));
-  return rc;
-}
-
-static enum rc quarantine(struct core *c, const struct settling *s, const char *name, struct err *err) {
-  struct live_worker *w = worker_named(c, WORKER_GENERATION, name);
-  char detail[DETAIL_MAX + 256];
-  snprintf(detail, sizeof detail, "it gets no more samples of this run; %s", s->first);
-  enum rc rc = store_exec(c->store, err,
-                          "INSERT INTO quarantines (run, name, round, at_ms, reason) VALUES (?1, ?2, ?3, ?4, ?5)",
-                          BINDS(b_int(s->m->run), b_text(name), b_int(s->m->round), b_int(c->wall_ms), b_text(s->first)));
-  if (rc == RC_OK && w) rc = leases_lose_all(c, w->id, err);
-  return rc == RC_OK ? journal_incident(c, s->m->run, "worker_quarantined", name, detail, err) : rc;
-}
-
-/* The trainer is as likely at fault. */
-static enum rc undecided(struct core *c, const struct settling *s, const char *name, struct err *err) {
-  char why[DETAIL_MAX + 512];
-  snprintf(why, sizeof why,
-           "the trainer and %.100s draw different samples, and no other worker that could decide agrees with either: look "
-           "after both; %s",
-           name, s->first);
-  const enum rc rc = store_exec(c->store, err, "DELETE FROM quarantines WHERE run = ?1 AND round = ?2",
-                                BINDS(b_int(s->m->run), b_int(s->m->round)));
-  return rc == RC_OK ? run_hold(c, s->m->run, why, err) : rc;
-}
-
-static enum rc worker_settle(struct core *c, const struct settling *s, const char *name, bool *held, struct err *err) {
-  struct checked_pool pool;
-  int64_t known = 0;
-  enum rc rc = store_int(c->store, &known, err, "SELECT EXISTS (SELECT 1 FROM quarantines WHERE run = ?1 AND name = ?2)",
-                         BINDS(b_int(s->m->run), b_text(name)));
-  if (rc == RC_OK && !known) rc = pool_look(c, s, name, &pool, err);
-  if (rc != RC_OK || known) return rc;
-  if (verdict_of_worker(&pool) == WORKER_QUARANTINED) return quarantine(c, s, name, err);
-  *held = true;
-  return undecided(c, s, name, err);
-}
-
 /* ---- the command ---- */
 
 enum rc settle_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct settle_message *m = cmd->message;
   struct settling s = {.m = m,
                        .samples = arena_alloc(&cmd->arena, m->count + 1, sizeof *s.samples),
-                       .workers = arena_alloc(&cmd->arena, m->count + 1, sizeof *s.workers)};
+                       .workers = arena_alloc(&cmd->arena, m->count + 1, sizeof *s.workers),
+                       .accused = {.run = m->run, .round = m->round, .since = m->round}};
   enum run_state state = RUN_RUNNING;
   bool held = false;
   if (!s.samples || !s.workers) return err_set(err, RC_NO_MEMORY, NULL, "a check's verdicts were refused memory");
@@ -320,6 +255,7 @@ enum rc settle_execute(struct core *c, struct command *cmd, struct err *err) {
     if (rc == RC_OK) rc = group_settle(c, &s, begin, end, &cmd->arena, err);
   }
   if (rc == RC_OK) rc = count_workers(c, &s, err);
-  for (int i = 0; i < s.accused_count && rc == RC_OK && !held; i++) rc = worker_settle(c, &s, s.accused[i], &held, err);
+  for (int i = 0; i < s.accused.count && rc == RC_OK && !held; i++)
+    rc = accused_judge(c, &s.accused, s.accused.names[i], &held, err);
   return rc;
 }

@@ -6,6 +6,10 @@ enum sample_verdict verdict_of_sample(const struct checked_sample *s) {
   return s->nonfinite > 0 || !(s->mean_abs <= VERDICT_MISMATCH_MOST) ? SAMPLE_INEXACT : SAMPLE_HOLDS;
 }
 
+bool verdict_is_calm(const struct older_tokens *others) {
+  return others->tokens >= VERDICT_CALM_TOKENS && others->distance <= VERDICT_CALM_MOST * (double)others->tokens;
+}
+
 enum worker_verdict verdict_of_worker(const struct checked_pool *p) {
   if (p->others_live == 0) return WORKER_UNDECIDED;
   if (p->others_held > 0 || p->others_quarantined == 0) return WORKER_QUARANTINED;

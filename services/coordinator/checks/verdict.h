@@ -19,6 +19,23 @@
  * others in bf16 are a few hundredths off. */
 #define VERDICT_MISMATCH_MOST 0.25
 
+/* The same in flight, where earlier versions drew (services/trainer-server/checks/judgement.h), and the share of a sample's
+ * tokens that the trainer's version may draw only from uniforms that are farther off than so much. */
+#define VERDICT_LAG_MISMATCH_MOST 2.0
+#define VERDICT_LAG_DRAWS_NEAR 0.25
+#define VERDICT_LAG_DRAWS_MOST 0.3
+
+/* Past these bounds is a lie, or a policy that has moved so far since that no step can learn from the sample.  The step's other
+ * samples tell: their older tokens, which were as far behind.  Only where so many of others' are at most so far off, in the
+ * mean, who sent the sample is accused; else it is left out, and that is all. */
+#define VERDICT_CALM_TOKENS 64
+#define VERDICT_CALM_MOST 0.1
+struct older_tokens {
+  int64_t tokens;
+  double distance; /* |log p(sampler) - log p(trainer)|, the sum */
+};
+bool verdict_is_calm(const struct older_tokens *others);
+
 struct checked_sample {
   bool promised;      /* equality: by the worker's kernels and by the trainer's */
   int32_t position;   /* of the first token that would not have been drawn; -1: there is none */

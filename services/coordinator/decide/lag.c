@@ -18,6 +18,20 @@ void lag_add(struct lag_sums *sums, int64_t lag, bool compared) {
   sums->compared += compared;
 }
 
+void lag_merge(struct lag_sums *sums, const struct lag_sums *more) {
+  if (more->tokens == 0) return;
+  if (sums->tokens == 0 || more->min < sums->min) sums->min = more->min;
+  if (more->max > sums->max) sums->max = more->max;
+  sums->tokens += more->tokens;
+  sums->sum += more->sum;
+  sums->compared += more->compared;
+}
+
+int32_t lag_exact_from(const bool *compared, size_t count) {
+  while (count > 0 && compared[count - 1]) count--;
+  return (int32_t)count;
+}
+
 static int64_t groups_of(int64_t samples_ahead, int64_t samples) {
   return samples_ahead < samples ? 1 : samples_ahead / samples;
 }

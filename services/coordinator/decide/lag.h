@@ -17,6 +17,7 @@
 #define LEASEHOLD_COORDINATOR_DECIDE_LAG_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* The oldest version that a step of version `current` may still train on. */
@@ -30,6 +31,10 @@ struct lag_sums {
   int64_t compared; /* whose log-probabilities the trainer's must equal, bit for bit: driver/batch_lag.h */
 };
 void lag_add(struct lag_sums *sums, int64_t lag, bool compared);
+/* Over the tokens of both. */
+void lag_merge(struct lag_sums *sums, const struct lag_sums *more);
+/* The first trained token from which on all are compared; as many as there are: the last one is not. */
+int32_t lag_exact_from(const bool *compared, size_t count);
 
 struct stream_state {
   int64_t samples_ahead; /* the configured bound */

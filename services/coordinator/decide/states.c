@@ -29,7 +29,7 @@ static const struct machine machines[] = {
                        6,
                        {"open", "training", "stepping", "publishing", "done", "abandoned"},
                        {[ROUND_OPEN] = TO(ROUND_TRAINING) | TO(ROUND_DONE) | TO(ROUND_ABANDONED),
-                        [ROUND_TRAINING] = TO(ROUND_STEPPING) | TO(ROUND_ABANDONED),
+                        [ROUND_TRAINING] = TO(ROUND_STEPPING) | TO(ROUND_OPEN) | TO(ROUND_ABANDONED),
                         [ROUND_STEPPING] = TO(ROUND_PUBLISHING) | TO(ROUND_ABANDONED),
                         [ROUND_PUBLISHING] = TO(ROUND_DONE) | TO(ROUND_ABANDONED)}},
     [MACHINE_GROUP] = {"group",
@@ -38,7 +38,7 @@ static const struct machine machines[] = {
                        {[GROUP_OPEN] = TO(GROUP_SEALED) | TO(GROUP_FILTERED) | TO(GROUP_FAILED) | TO(GROUP_EVALUATED) |
                                        TO(GROUP_ABANDONED),
                         [GROUP_SEALED] = TO(GROUP_SUBMITTED) | TO(GROUP_FILTERED) | TO(GROUP_ABANDONED),
-                        [GROUP_SUBMITTED] = TO(GROUP_CONSUMED) | TO(GROUP_SEALED) | TO(GROUP_ABANDONED)}},
+                        [GROUP_SUBMITTED] = TO(GROUP_CONSUMED) | TO(GROUP_SEALED) | TO(GROUP_FILTERED) | TO(GROUP_ABANDONED)}},
     [MACHINE_SAMPLE] = {"sample",
                         4,
                         {"waiting", "leased", "done", "void"},

@@ -6,9 +6,10 @@
  *            checking -> failed: its datasets were refused after it was taken, and nothing of it has begun.  A run that
  *            cannot go on is paused, and can be resumed
  *   round    open -> training -> stepping -> publishing -> done
- *            open | training | stepping | publishing -> abandoned (the run stopped)
+ *            training -> open (a group of its step was refused);  open | training | stepping | publishing -> abandoned (the
+ *            run stopped)
  *   group    open -> sealed -> submitted -> consumed;  open -> filtered | failed | abandoned
- *            sealed -> filtered | abandoned;  submitted -> sealed (a trainer was lost)
+ *            sealed -> filtered | abandoned;  submitted -> sealed (a trainer was lost) | filtered (it was refused)
  *            evaluation groups: open -> evaluated
  *   sample   waiting -> leased -> done;  leased -> waiting (lost, expired, handed back);  waiting | leased -> void
  *            done -> waiting (of an open group: its version is too old, or a check has refused it)

@@ -9,12 +9,13 @@
 
 /* ---- making ---- */
 
-static enum rc build(struct batch *b, struct readers *readers, struct run_context *context, int64_t version,
-                     struct err *err) {
+static enum rc build(struct batch *b, struct readers *readers, struct run_context *context,
+                     const struct batch_place *place, struct err *err) {
   const struct batch_key key = {.run = b->run,
+                                .trainer = b->trainer_worker,
                                 .round = b->round,
                                 .number = b->number,
-                                .version = version,
+                                .version = place->version,
                                 .inflight = context->config.mode == MODE_INFLIGHT,
                                 .has_reference = run_has_reference(&context->config)};
   struct store *s;
@@ -24,6 +25,8 @@ static enum rc build(struct batch *b, struct readers *readers, struct run_contex
     rc = batch_from_dataset(&b->built, s, context, b->round, b->number, &b->arena, err);
   else
     rc = batch_from_rollouts(&b->built, s, &key, &b->arena, err);
+  if (rc == RC_OK && key.inflight && run_checks_samples(&context->config) && !place->recorded)
+    rc = batch_verify_fill(&b->sources, &b->built, s, &key, &context->config, &b->arena, err);
   readers_give(readers, s);
   return rc;
 }
@@ -50,7 +53,7 @@ enum rc batch_make(struct batch **out, struct readers *readers, struct run_conte
   b->trainer_worker = trainer->worker;
   b->by_tokens = run_counts_tokens(&context->config);
   memcpy(b->url, trainer->url, sizeof b->url);
-  enum rc rc = build(b, readers, context, place->version, err);
+  enum rc rc = build(b, readers, context, place, err);
   if (rc == RC_OK) rc = address(b, trainer, place, err);
   if (rc != RC_OK) {
     batch_free(b);
@@ -92,7 +95,26 @@ static enum rc poll(const struct trainer_client *t, const char *id, bool with_lo
   return err_set(err, RC_CONFLICT, NULL, "the trainer failed batch %s: %.300s", id, status->error.message);
 }
 
-enum rc batch_await(const struct batch *b, struct http_client *http, const atomic_bool *cancel,
+/* The answer's refusals point into the batch's arena: the status may be asked for again. */
+static enum rc sift(struct batch *b, const struct batch_status *status, struct err *err) {
+  struct batch_status kept = {.refusal_count = status->refusal_count,
+                              .refusals = arena_alloc(&b->arena, status->refusal_count + 1, sizeof *kept.refusals)};
+  if (!b->sources.items || b->refusals.refused) return RC_OK;
+  if (!kept.refusals) return err_set(err, RC_NO_MEMORY, NULL, "what a batch was refused for was refused memory");
+  for (size_t i = 0; i < status->refusal_count; i++) {
+    kept.refusals[i] = status->refusals[i];
+    kept.refusals[i].id = arena_strdup(&b->arena, status->refusals[i].id);
+    if (!kept.refusals[i].id) return err_set(err, RC_NO_MEMORY, NULL, "what a batch was refused for was refused memory");
+  }
+  const enum rc rc = batch_verify_sift(&b->refusals, &b->built, &b->sources, &kept, &b->arena, err);
+  b->refusals.run = b->run;
+  b->refusals.round = b->round;
+  b->refusals.number = b->number;
+  b->refusals.version = b->built.message.version;
+  return rc;
+}
+
+enum rc batch_await(struct batch *b, struct http_client *http, const atomic_bool *cancel,
                     struct batch_status *status, struct mismatch *mismatch, struct arena *arena, struct err *err) {
   const struct trainer_client t = {.http = http, .base_url = b->url};
   const char *id = b->built.message.batch_id;
@@ -100,10 +122,13 @@ enum rc batch_await(const struct batch *b, struct http_client *http, const atomi
   *mismatch = (struct mismatch){0};
   for (;;) {
     if (atomic_load(cancel)) return err_set(err, RC_UNAVAILABLE, NULL, "waiting for batch %s was given up", id);
-    const enum rc rc = poll(&t, id, whole, status, arena, err);
+    enum rc rc = poll(&t, id, whole, status, arena, err);
+    if (rc == RC_OK && status->state == JOB_DONE) rc = sift(b, status, err);
     if (rc != RC_OK) return rc;
     if (status->state != JOB_DONE) continue;
-    if (whole) return logprobs_compare(mismatch, &b->built, status, err);
+    if (whole && (rc = logprobs_compare(mismatch, &b->built, status, err)) == RC_OK && b->sources.items)
+      batch_verify_older(&b->refusals, &b->built, &b->sources, status);
+    if (whole) return rc;
     if (logprobs_agree(&b->built, &status->logprobs_sha256, arena)) return RC_OK;
     whole = true;
   }

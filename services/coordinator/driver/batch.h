@@ -1,6 +1,7 @@
 /* One batch on its way through the trainer: made from the database, submitted, awaited.
  *
- *   batch_make --> batch_submit --> (the trainer's FIFO) --> batch_await: log-probabilities compared bit for bit
+ *   batch_make --> batch_submit --> (the trainer's FIFO) --> batch_await: log-probabilities compared bit for bit; what the
+ *                                                            trainer refused is taken out before
  *
  * A batch has one owner at a time.  train.c makes and submits it on the driver's thread and hands it to
  * batch_answers.c, whose thread awaits it; replay.c does all three itself.  Everything built lives in the batch's
@@ -13,7 +14,7 @@
 #include <stdatomic.h>
 
 #include "common/http/client.h"
-#include "services/coordinator/driver/batch_build.h"
+#include "services/coordinator/driver/batch_verify.h"
 #include "services/coordinator/driver/look.h"
 #include "services/coordinator/store/readers.h"
 
@@ -27,12 +28,15 @@ struct batch {
   char url[LIMIT_URL_MAX];
   struct arena arena;
   struct built_batch built;
+  struct batch_sources sources;
+  struct refusals refusals; /* once it was answered; without any where it is not verified */
 };
 
 struct batch_place {
   int64_t round, number;
   int64_t step;    /* inner steps of the round that come before it */
   int64_t version; /* that the round was sampled at */
+  bool recorded;   /* the round is over: nothing of it is verified again */
 };
 
 /* The message of a stored batch of the context's run, for this trainer. */
@@ -43,9 +47,9 @@ void batch_free(struct batch *b); /* NULL is fine */
 /* ask_first: an earlier life may have submitted it; then it is submitted only if the trainer does not know it. */
 enum rc batch_submit(const struct batch *b, struct http_client *http, bool ask_first, struct err *err);
 
-/* Waits until the batch is done at the trainer, or until *cancel.  *status lives in the arena.  RC_CONFLICT when the
- * trainer failed it; RC_UNAVAILABLE when cancelled. */
-enum rc batch_await(const struct batch *b, struct http_client *http, const atomic_bool *cancel,
+/* Waits until the batch is done at the trainer, or until *cancel.  *status lives in the arena, and from then on the batch
+ * is without the groups that the trainer refused.  RC_CONFLICT when the trainer failed it; RC_UNAVAILABLE when cancelled. */
+enum rc batch_await(struct batch *b, struct http_client *http, const atomic_bool *cancel,
                     struct batch_status *status, struct mismatch *mismatch, struct arena *arena, struct err *err);
 
 #endif

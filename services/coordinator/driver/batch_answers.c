@@ -8,6 +8,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/queue.h"
+#include "services/coordinator/fault.h"
 #include "services/coordinator/rounds/batches.h"
 #include "services/coordinator/rounds/inner_steps.h"
 
@@ -37,8 +38,16 @@ struct batch_answers {
   struct err error;
 };
 
+/* What was refused leaves the step before its round may go on to take it. */
+struct answer_message {
+  struct batch_answer answer;
+  struct refusals refusals;
+};
+
 static enum rc answer_execute(struct core *c, struct command *cmd, struct err *err) {
-  return batches_answered(c, cmd->message, err);
+  const struct answer_message *m = cmd->message;
+  const enum rc rc = m->refusals.run ? refusals_settle(c, &m->refusals, &cmd->arena, err) : RC_OK;
+  return rc == RC_OK ? batches_answered(c, &m->answer, err) : rc;
 }
 
 static enum rc step_answer_execute(struct core *c, struct command *cmd, struct err *err) {
@@ -60,10 +69,27 @@ static struct command *answer_command(command_execute execute, size_t message_by
   return NULL;
 }
 
+/* With what it points to, for a command that may outlive the batch. */
+static enum rc refusals_copy(struct refusals *out, const struct refusals *from, struct arena *arena, struct err *err) {
+  *out = *from;
+  out->refused = arena_alloc(arena, from->refused_count + 1, sizeof *out->refused);
+  out->held = arena_alloc(arena, from->held_count + 1, sizeof *out->held);
+  struct sample_refusal *why = arena_alloc(arena, from->refused_count + 1, sizeof *why);
+  if (!out->refused || !out->held || !why) return err_set(err, RC_NO_MEMORY, NULL, "what a batch was refused for was refused memory");
+  for (size_t i = 0; i < from->refused_count; i++) {
+    why[i] = *from->refused[i].why;
+    why[i].id = NULL; /* round, group and sample say it */
+    out->refused[i] = from->refused[i];
+    out->refused[i].why = &why[i];
+  }
+  for (size_t i = 0; i < from->held_count; i++) out->held[i] = from->held[i];
+  return RC_OK;
+}
+
 static enum rc answer_store(struct batch_answers *w, const struct batch *b, const struct batch_status *status,
                             const struct mismatch *mismatch, struct err *err) {
   struct interval *intervals;
-  struct command *cmd = answer_command(answer_execute, sizeof(struct batch_answer), status->intervals,
+  struct command *cmd = answer_command(answer_execute, sizeof(struct answer_message), status->intervals,
                                        status->interval_count, &intervals, err);
   if (!cmd) return RC_NO_MEMORY;
   struct group_entropies *entropies = NULL;
@@ -75,7 +101,15 @@ static enum rc answer_store(struct batch_answers *w, const struct batch *b, cons
       return rc;
     }
   }
-  *(struct batch_answer *)cmd->message = (struct batch_answer){.run = b->run,
+  struct answer_message *m = cmd->message;
+  if (b->refusals.run) {
+    const enum rc rc = refusals_copy(&m->refusals, &b->refusals, &cmd->arena, err);
+    if (rc != RC_OK) {
+      command_free(cmd);
+      return rc;
+    }
+  }
+  m->answer = (struct batch_answer){.run = b->run,
                                                                .round = b->round,
                                                                .number = b->number,
                                                                .trainer_worker = b->trainer_worker,
@@ -99,11 +133,12 @@ static void note_answered(struct batch_answers *w) {
   w->kick(w->kick_context);
 }
 
-static enum rc take_batch_answer(struct batch_answers *w, const struct batch *b, struct err *err) {
+static enum rc take_batch_answer(struct batch_answers *w, struct batch *b, struct err *err) {
   struct arena arena = ARENA_INIT;
   struct batch_status status = {0};
   struct mismatch mismatch;
   enum rc rc = batch_await(b, w->http, &w->cancel, &status, &mismatch, &arena, err);
+  if (rc == RC_OK && b->refusals.refused_count > 0) fault_die(COORDINATOR_FAULT_DIE_BEFORE_REFUSAL, b->round);
   if (rc == RC_OK) note_answered(w);
   if (rc == RC_OK) rc = answer_store(w, b, &status, &mismatch, err);
   arena_free(&arena);

@@ -52,7 +52,8 @@ static enum rc groups_alloc(struct built_batch *out, struct store *s, int64_t ru
                          BINDS(b_int(run), b_int(round), b_int(number)));
   *out = (struct built_batch){0};
   out->message.groups = arena_alloc(arena, (size_t)groups + 1, sizeof *out->message.groups);
-  return rc == RC_OK && !out->message.groups ? no_memory(err) : rc;
+  out->lags = arena_alloc(arena, (size_t)groups + 1, sizeof *out->lags);
+  return rc == RC_OK && (!out->message.groups || !out->lags) ? no_memory(err) : rc;
 }
 
 enum rc batch_from_dataset(struct built_batch *out, struct store *s, struct run_context *x, int64_t round,
@@ -80,7 +81,7 @@ static enum rc sample_in_flight(struct built_batch *out, struct store *s, struct
                                 const struct lag_sample *which, int64_t version, struct arena *arena,
                                 struct err *err) {
   sample->behaviour = out->behaviour[out->sample_count];
-  return batch_lag_add(&out->lag, &out->compared[out->sample_count], s, which, sample, version, arena, err);
+  return batch_lag_add(&out->lags[out->message.group_count - 1], &out->compared[out->sample_count], s, which, sample, version, arena, err);
 }
 
 /* What a preprocessor has computed of the group before the batch was planned; nothing otherwise. */
@@ -128,6 +129,7 @@ static enum rc read_group(struct built_batch *out, struct store *s, const struct
     out->behaviour[out->sample_count] = record.behaviour[i];
     if (batch->inflight) rc = sample_in_flight(out, s, &g->samples[i], &which, batch->version, arena, err);
   }
+  if (rc == RC_OK && batch->inflight) lag_merge(&out->lag, &out->lags[out->message.group_count - 1]);
   return rc;
 }
 
@@ -165,7 +167,7 @@ bool logprobs_agree(const struct built_batch *b, const struct digest *trainers, 
   static const struct digest none;
   struct digest recorded;
   size_t at = 0;
-  if (!b->behaviour) return true;
+  if (!b->behaviour || b->sample_count == 0) return true;
   if (b->compared && b->lag.compared < b->lag.tokens) return false; /* the others differ */
   struct sample_logprobs *samples = arena_alloc(arena, b->sample_count + 1, sizeof *samples);
   if (!samples || digest_equal(trainers, &none)) return false;

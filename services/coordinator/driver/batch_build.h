@@ -21,7 +21,8 @@ struct built_batch {
   struct json_f32s
       *behaviour; /* per sample, in message order: log-probabilities of the trained tokens; NULL for cross-entropy */
   bool **compared; /* per sample and trained token: batch_lag.h; NULL: all are */
-  struct lag_sums lag;
+  struct lag_sums lag;   /* of all groups */
+  struct lag_sums *lags; /* [message.group_count], of each; of no tokens but in `inflight` */
   size_t sample_count;
 };
 
@@ -29,6 +30,7 @@ struct built_batch {
 struct batch_key {
   int64_t run, round, number;
   int64_t version; /* that it is computed by */
+  int64_t trainer; /* the incarnation that computes it */
   bool inflight;      /* its message has behaviour log-probabilities */
   bool has_reference; /* the run has a KL term: groups bring what preprocessors computed of them */
 };

@@ -111,7 +111,7 @@ static enum rc interrupted(struct driver *d, int64_t run, struct err *err) {
 }
 
 /* A difference that was there when the round was first trained is not told again. */
-static enum rc await_batch(struct driver *d, const struct logged_round *r, const struct batch *b, struct err *err) {
+static enum rc await_batch(struct driver *d, const struct logged_round *r, struct batch *b, struct err *err) {
   struct arena arena = ARENA_INIT;
   struct batch_status status = {0};
   struct mismatch difference = {0};
@@ -177,7 +177,7 @@ static enum rc await_job(struct driver *d, const struct logged_round *r, const s
 
 /* Batches and inner steps in the recorded order, AHEAD of them at the trainer. */
 static enum rc replay_jobs(struct driver *d, int64_t run, const struct logged_round *r, struct err *err) {
-  const struct round_place place = {.round = r->round, .version = r->version};
+  const struct round_place place = {.round = r->round, .version = r->version, .recorded = true};
   struct trainer_job window[AHEAD] = {{0}};
   struct round_job at = round_job_none();
   bool found = true;

@@ -11,7 +11,7 @@ enum rc round_job_next(struct readers *readers, int64_t run, int64_t round, cons
   rc = store_query(
       s, &q, err,
       "SELECT step, inner_step, number FROM (SELECT step, 0 AS inner_step, number FROM batches WHERE run = "
-      "?1 AND round = ?2 AND done <= ?3 UNION ALL SELECT step, 1, 0 FROM inner_steps WHERE run = ?1 AND "
+      "?1 AND round = ?2 AND done <= ?3 AND groups > 0 UNION ALL SELECT step, 1, 0 FROM inner_steps WHERE run = ?1 AND "
       "round = ?2 AND done <= ?3) WHERE (step, inner_step, number) > (?4, ?5, ?6) ORDER BY 1, 2, 3 LIMIT 1",
       BINDS(b_int(run), b_int(round), b_int(!undone), b_int(after->step), b_int(after->inner), b_int(after->number)));
   if (rc == RC_OK) rc = rows_next(&q, found, err);
@@ -27,7 +27,7 @@ enum rc trainer_job_send(struct trainer_job *out, struct readers *readers, struc
                          const struct round_job *job, bool ask_first, struct http_client *http, struct err *err) {
   const struct inner_step_place step = {.round = place->round, .step = job->step, .version = place->version};
   const struct batch_place batch = {
-      .round = place->round, .number = job->number, .step = job->step, .version = place->version};
+      .round = place->round, .number = job->number, .step = job->step, .version = place->version, .recorded = place->recorded};
   *out = (struct trainer_job){0};
   enum rc rc = job->inner ? inner_step_make(&out->inner, readers, context, trainer, &step, err)
                           : batch_make(&out->batch, readers, context, trainer, &batch, err);

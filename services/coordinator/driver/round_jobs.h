@@ -35,6 +35,7 @@ struct trainer_job {
 struct round_place {
   int64_t round;
   int64_t version; /* that the round was sampled at */
+  bool recorded;   /* it is over, and repeated as it was recorded */
 };
 
 /* Makes the message for this trainer and submits it; ask_first: an earlier life may have submitted it (batch.h). */

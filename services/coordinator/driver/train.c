@@ -43,7 +43,7 @@ static void sent_begin(struct driver *d, const struct active_run *a) {
 static enum rc send_next(struct driver *d, const struct active_run *a, struct next_job *next, struct err *err) {
   if (!next->stored) {
     const enum rc rc = next_job_plan(d->core, next, err);
-    if (rc == RC_CONFLICT && d->context->config.drops_oldest) return RC_OK; /* a group was dropped: others are chosen */
+    if (rc == RC_CONFLICT && d->context->config.mode == MODE_INFLIGHT) return RC_OK; /* a group was dropped: others are chosen */
     if (rc != RC_OK) return rc;
     fault_die(COORDINATOR_FAULT_DIE_AFTER_PLAN, a->round);
   }

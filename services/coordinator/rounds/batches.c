@@ -357,10 +357,88 @@ enum rc batches_answered(struct core *c, const struct batch_answer *m, struct er
   return rc == RC_OK ? round_step_when_trained(c, m->run, m->round, m->by_tokens, err) : rc;
 }
 
+/* ---- groups that are not summed ---- */
+
+/* What a group's samples add to its step's figures (round_sums_taken). */
+struct group_figures {
+  int64_t samples, well_formed, tokens, positions, passes;
+  double rewards;
+};
+
+static enum rc group_figures(struct core *c, int64_t run, const struct left_group *g, struct group_figures *out,
+                             struct err *err) {
+  struct rows q;
+  bool row = false;
+  *out = (struct group_figures){0};
+  enum rc rc = store_query(c->store, &q, err,
+                           "SELECT count(*), sum(s.well_formed), sum(s.tokens), sum(s.reward), g.tokens + g.sample_count * "
+                           "length(g.prompt_ids) / 4, EXISTS (SELECT 1 FROM passes p WHERE p.run = g.run AND p.round = g.round "
+                           "AND p.group_ordinal = g.ordinal AND p.state = " SQL_PASS_DONE
+                           ") FROM groups g JOIN samples s ON s.run = g.run AND s.round = g.round AND s.group_ordinal = "
+                           "g.ordinal WHERE g.run = ?1 AND g.round = ?2 AND g.ordinal = ?3",
+                           BINDS(b_int(run), b_int(g->round), b_int(g->ordinal)));
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  if (rc == RC_OK && row)
+    *out = (struct group_figures){.samples = rows_int(&q, 0),
+                                  .well_formed = rows_int(&q, 1),
+                                  .tokens = rows_int(&q, 2),
+                                  .rewards = rows_real(&q, 3),
+                                  .positions = rows_int(&q, 4),
+                                  .passes = rows_int(&q, 5)};
+  rows_end(&q);
+  return rc;
+}
+
+static enum rc group_leave(struct core *c, const struct leaving *l, struct left_group *g, struct err *err) {
+  struct group_figures f;
+  enum rc rc = store_exec(c->store, err,
+                          "UPDATE groups SET state = ?6, reason = ?7, trained_in = NULL, batch = NULL WHERE run = ?1 AND round "
+                          "= ?2 AND ordinal = ?3 AND trained_in = ?4 AND batch = ?5 AND state = ?8",
+                          BINDS(b_int(l->run), b_int(g->round), b_int(g->ordinal), b_int(l->round), b_int(l->number),
+                                b_int(GROUP_FILTERED), b_text(g->reason), b_int(GROUP_SUBMITTED)));
+  g->left = rc == RC_OK && store_changes(c->store) == 1;
+  if (!g->left) return rc;
+  rc = group_figures(c, l->run, g, &f, err);
+  if (rc == RC_OK)
+    rc = store_exec(c->store, err,
+                    "UPDATE batches SET groups = groups - 1, tokens = tokens - ?4 WHERE run = ?1 AND round = ?2 AND number = ?3",
+                    BINDS(b_int(l->run), b_int(l->round), b_int(l->number), b_int(f.positions)));
+  if (rc != RC_OK) return rc;
+  return store_exec(c->store, err,
+                    "UPDATE rounds SET groups_trained = groups_trained - 1, groups_filtered = groups_filtered + 1, "
+                    "groups_refused = groups_refused + 1, submitted_samples = submitted_samples - ?3, training_samples = "
+                    "training_samples - ?3, training_well_formed = training_well_formed - ?4, training_tokens = "
+                    "training_tokens - ?5, training_rewards = training_rewards - ?6, groups_preprocessed = "
+                    "groups_preprocessed - ?7 WHERE run = ?1 AND round = ?2",
+                    BINDS(b_int(l->run), b_int(l->round), b_int(f.samples), b_int(f.well_formed), b_int(f.tokens),
+                          b_real(f.rewards), b_int(f.passes)));
+}
+
+enum rc batches_leave(struct core *c, const struct leaving *l, struct err *err) {
+  int64_t state = 0;
+  int left = 0;
+  enum rc rc = store_int(c->store, &state, err, "SELECT state FROM rounds WHERE run = ?1 AND round = ?2",
+                         BINDS(b_int(l->run), b_int(l->round)));
+  for (int i = 0; i < l->count && rc == RC_OK; i++) {
+    rc = group_leave(c, l, &l->groups[i], err);
+    left += l->groups[i].left;
+  }
+  if (rc != RC_OK || left == 0) return rc;
+  if (state == ROUND_STEPPING)
+    return err_set(err, RC_CONFLICT, "refusals",
+                   "the trainer refuses %d groups of batch %s, whose step has been begun with them in its sums: look after the "
+                   "trainer that refuses them and the one before it",
+                   left, id_batch(l->run, l->round, l->number).text);
+  if (state == ROUND_TRAINING) rc = round_move(c, l->run, l->round, ROUND_OPEN, err);
+  stream_moved(c);
+  c->kick_due = true;
+  return rc;
+}
+
 /* ---- a trainer was lost ---- */
 
 enum rc batches_again(struct core *c, int64_t run, int64_t round, struct err *err) {
-  enum rc rc = store_exec(c->store, err, "UPDATE batches SET done = 0 WHERE run = ?1 AND round = ?2",
+  enum rc rc = store_exec(c->store, err, "UPDATE batches SET done = 0 WHERE run = ?1 AND round = ?2 AND groups > 0",
                           BINDS(b_int(run), b_int(round)));
   if (rc == RC_OK) {
     rc = store_exec(c->store, err,
@@ -372,7 +450,7 @@ enum rc batches_again(struct core *c, int64_t run, int64_t round, struct err *er
   if (rc == RC_OK) rc = inner_steps_again(c, run, round, err);
   if (rc != RC_OK) return rc;
   return store_exec(c->store, err,
-                    "UPDATE rounds SET jobs_undone = (SELECT count(*) FROM batches WHERE run = ?1 AND round = ?2) + "
+                    "UPDATE rounds SET jobs_undone = (SELECT count(*) FROM batches WHERE run = ?1 AND round = ?2 AND done = 0) + "
                     "(SELECT count(*) FROM inner_steps WHERE run = ?1 AND round = ?2) WHERE run = ?1 AND round = ?2",
                     BINDS(b_int(run), b_int(round)));
 }

@@ -56,6 +56,20 @@ enum rc batches_select(struct batch_plan *plan, struct store *s, struct run_cont
 enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err);
 /* A repeat changes nothing.  The round's last batch begins the step. */
 enum rc batches_answered(struct core *c, const struct batch_answer *m, struct err *err);
+/* A group that the trainer has not summed. */
+struct left_group {
+  int64_t round, ordinal;
+  const char *reason;
+  bool left; /* result: it was in the batch until now */
+};
+struct leaving {
+  int64_t run, round, number;
+  struct left_group *groups; /* [count] */
+  int count;
+};
+/* In `inflight`: groups of a batch leave their step, which is filled again: its round is open if it was not.  RC_CONFLICT when
+ * the step has begun: its sums have them. */
+enum rc batches_leave(struct core *c, const struct leaving *l, struct err *err);
 /* A new incarnation of the trainer has lost the gradients that it had accumulated.  So all batches and inner steps of the
  * round are undone again, and those that the trainer does not know are sent again. */
 enum rc batches_again(struct core *c, int64_t run, int64_t round, struct err *err);

@@ -358,7 +358,7 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
 static enum rc group_is_checked(struct core *c, const struct group_head *g, bool *out, struct err *err) {
   const struct run_config *config = &c->context->config;
   int trainers = 0, promising = 0, others = 0;
-  *out = g->purpose == LEASE_TRAINING && run_checks_samples(config);
+  *out = g->purpose == LEASE_TRAINING && run_checks_groups(config);
   if (!*out || config->on_inexact != INEXACT_MARK) return RC_OK;
   for (int i = 0; i < c->pool->worker_count; i++) {
     const struct live_worker *w = &c->pool->workers[i];

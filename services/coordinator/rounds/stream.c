@@ -200,9 +200,9 @@ enum rc stream_closed(struct core *c, const struct stream_group *g, struct err *
 /* ---- a version ---- */
 
 /* Of groups that are not complete.  A few at a time, because each of them changes what is queried. */
-static enum rc stale_found(struct core *c, int64_t run, int64_t oldest, const char *sql,
-                           enum rc (*drop)(struct core *, int64_t, const struct again_sample *, struct err *),
-                           struct err *err) {
+static enum rc samples_found(struct core *c, int64_t run, struct bind which, const char *sql,
+                             enum rc (*drop)(struct core *, int64_t, const struct again_sample *, struct err *),
+                             struct err *err) {
   enum { AT_ONCE = 64 };
   struct again_sample found[AT_ONCE];
   int n;
@@ -211,7 +211,7 @@ static enum rc stale_found(struct core *c, int64_t run, int64_t oldest, const ch
     struct rows q;
     bool row;
     n = 0;
-    rc = store_query(c->store, &q, err, sql, BINDS(b_int(run), b_int(oldest)));
+    rc = store_query(c->store, &q, err, sql, BINDS(b_int(run), which));
     while (rc == RC_OK && n < AT_ONCE && (rc = rows_next(&q, &row, err)) == RC_OK && row)
       found[n++] = (struct again_sample){rows_int(&q, 0), rows_int(&q, 1), rows_int(&q, 2), rows_int(&q, 3)};
     rows_end(&q);
@@ -230,8 +230,8 @@ static enum rc stale_samples(struct core *c, int64_t run, int64_t oldest, struct
       "samples") "g.purpose = " SQL_PURPOSE_TRAINING " AND s.version_first < ?2 AND s.state = " SQL_SAMPLE_DONE;
   static const char begun[] =
       "SELECT s.round, s.group_ordinal, s.sample, 0" OPEN_GROUPS("spans") "s.version < ?2 AND s.start = 0";
-  const enum rc rc = stale_found(c, run, oldest, finished, sample_again, err);
-  return rc == RC_OK ? stale_found(c, run, oldest, begun, sample_tokens_drop, err) : rc;
+  const enum rc rc = samples_found(c, run, b_int(oldest), finished, sample_again, err);
+  return rc == RC_OK ? samples_found(c, run, b_int(oldest), begun, sample_tokens_drop, err) : rc;
 }
 
 /* Complete groups that no step has taken. */
@@ -253,6 +253,40 @@ enum rc stream_published(struct core *c, int64_t run, int64_t round, int64_t ver
   enum rc rc = leases_outdate(c, run, version, err);
   if (rc == RC_OK) rc = stale_samples(c, run, oldest, err);
   if (rc == RC_OK) rc = stale_groups(c, run, round, oldest, err);
+  waiting_forget(&c->pool->waiting);
+  stream_moved(c);
+  return rc;
+}
+
+/* ---- a quarantine ---- */
+
+#define DRAWN_BY "IN (SELECT id FROM workers WHERE name = ?2)"
+#define BEGUN_BY                                                                                                        \
+  "EXISTS (SELECT 1 FROM handed_back h WHERE h.run = s.run AND h.round = s.round AND h.group_ordinal = s.group_ordinal " \
+  "AND h.sample = s.sample AND h.worker " DRAWN_BY ")"
+
+enum rc stream_take_back(struct core *c, int64_t run, int64_t round, const char *worker, struct err *err) {
+  static const char finished[] = "SELECT s.round, s.group_ordinal, s.sample, s.tokens" OPEN_GROUPS(
+      "samples") "g.purpose = " SQL_PURPOSE_TRAINING " AND s.state = " SQL_SAMPLE_DONE " AND (s.worker " DRAWN_BY
+      " OR " BEGUN_BY ")";
+  static const char begun[] =
+      "SELECT s.round, s.group_ordinal, s.sample, 0" OPEN_GROUPS("samples") "s.state = " SQL_SAMPLE_WAITING " AND " BEGUN_BY;
+  if (!c->context || c->context->config.mode != MODE_INFLIGHT) return RC_OK;
+  enum rc rc = samples_found(c, run, b_text(worker), finished, sample_again, err);
+  if (rc == RC_OK) rc = samples_found(c, run, b_text(worker), begun, sample_tokens_drop, err);
+  if (rc == RC_OK)
+    rc = store_exec(c->store, err,
+                    "UPDATE groups INDEXED BY groups_sealed SET state = ?3, reason = 'refused' WHERE run = ?1 AND state = "
+                    SQL_GROUP_SEALED " AND purpose = " SQL_PURPOSE_TRAINING " AND EXISTS (SELECT 1 FROM samples s WHERE s.run = "
+                    "groups.run AND s.round = groups.round AND s.group_ordinal = groups.ordinal AND (s.worker " DRAWN_BY
+                    " OR " BEGUN_BY "))",
+                    BINDS(b_int(run), b_text(worker), b_int(GROUP_FILTERED)));
+  const int64_t n = rc == RC_OK ? store_changes(c->store) : 0;
+  if (rc == RC_OK && n > 0)
+    rc = store_exec(c->store, err,
+                    "UPDATE rounds SET groups_filtered = groups_filtered + ?3, groups_refused = groups_refused + ?3 WHERE run = "
+                    "?1 AND round = ?2",
+                    BINDS(b_int(run), b_int(round), b_int(n)));
   waiting_forget(&c->pool->waiting);
   stream_moved(c);
   return rc;

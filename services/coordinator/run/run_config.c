@@ -385,13 +385,8 @@ static enum rc resolve_advantage(struct run_config *c, struct err *err) {
   return RC_OK;
 }
 
-/* The trainer can draw a sample again while it holds the one version that drew it. */
 static enum rc resolve_checks(struct run_config *c, bool trains_on_rollouts, struct err *err) {
   if (!trains_on_rollouts) c->verify_samples = false;
-  if (c->verify_samples && c->mode == MODE_INFLIGHT)
-    return err_set(err, RC_INVALID, "verify_samples",
-                   "in mode 'inflight' a sample is of several versions, which the trainer no longer holds: expected mode "
-                   "'sync' or 'pipelined'");
   if (!c->verify_samples && c->on_inexact != INEXACT_MARK)
     return err_set(err, RC_INVALID, "on_inexact", "expected verify_samples with '%s', which decides after a check",
                    inexact_names[c->on_inexact]);
@@ -466,7 +461,7 @@ static enum rc parse(struct run_config *out, const struct json *body, bool poste
   struct run_config *c = out;
   set_defaults(c);
   if (names_inflight(body)) set_inflight_defaults(c);
-  c->verify_samples = posted && !names_inflight(body); /* a stored one says it */
+  c->verify_samples = posted; /* a stored one says it */
   const struct recipe *recipe = NULL;
   enum rc rc = posted ? read_recipe(c, &recipe, body, err) : RC_OK;
   choices.mode = mode_names[c->mode];

@@ -85,8 +85,8 @@ struct run_config {
    * the trainer's measured drain rate; "aging_ms": a group that waits longer goes first */
   enum frontier_kind frontier;
   int32_t frontier_groups, aging_ms;
-  /* Samples are drawn again by the trainer before their group is sealed (checks/README.md); of sync and pipelined runs on
-   * rollouts.  "on_inexact": "mark" | "drop" | "fail", of runs that are checked; "mark" is left out. */
+  /* Samples are drawn again by the trainer, before their group is sealed or, in `inflight`, by the step's own pass
+   * (checks/README.md); of runs on rollouts.  "on_inexact": "mark" | "drop" | "fail", of runs that are checked; "mark" is left out. */
   bool verify_samples;
   enum inexact_rule on_inexact;
   int32_t group_timeout_ms; /* from a group's first lease on; then it has failed, and the round is not exact */

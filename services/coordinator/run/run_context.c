@@ -32,6 +32,8 @@ bool run_has_reference(const struct run_config *c) {
   return run_trains_on_rollouts(c) && (float)c->training.kl_coefficient != 0 && c->training.reference_every == 0;
 }
 bool run_checks_samples(const struct run_config *c) { return c->verify_samples && run_trains_on_rollouts(c); }
+
+bool run_checks_groups(const struct run_config *c) { return run_checks_samples(c) && c->mode != MODE_INFLIGHT; }
 bool run_teacher(const struct run_config *c, struct digest *out) {
   return c->training.teacher[0] && digest_from_hex(out, c->training.teacher);
 }

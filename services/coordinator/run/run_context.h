@@ -55,8 +55,10 @@ const struct reward_rule *run_rule(const struct run_config *c, int set);
 double run_temperature(const struct run_config *c, int set);
 /* Has its loss a KL term against the run's version 0, whatever the round?  Then preprocessors may compute that one's log-probabilities. */
 bool run_has_reference(const struct run_config *c);
-/* Does the trainer draw the run's samples again before their groups are sealed? */
+/* Does the trainer draw the run's samples again? */
 bool run_checks_samples(const struct run_config *c);
+/* Before their groups are sealed: in every mode but `inflight`, where the step's own pass does it. */
+bool run_checks_groups(const struct run_config *c);
 /* Whose log-probabilities are the reference's: the run's teacher, else version 0.  False: version 0. */
 bool run_teacher(const struct run_config *c, struct digest *out);
 /* Is a step's loss divided by the round's trained tokens, rather than by its samples? */

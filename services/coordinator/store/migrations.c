@@ -432,6 +432,14 @@ static const char *const steps[] = {
     "  run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER NOT NULL, sample INTEGER NOT NULL, tokens "
     "INTEGER NOT NULL, worker INTEGER NOT NULL,"
     "  PRIMARY KEY (run, round, group_ordinal, sample, tokens)) STRICT, WITHOUT ROWID;",
+    /* 27: batches of runs in flight are verified (checks/refusals.h).  workers.device: enum worker_device, null in older rows.
+     * rounds.groups_refused: of the groups that the round's step took, those that were left out again, and those that were
+     * complete when who had drawn them was found to lie.  checked.older_*: tokens of samples that held which earlier versions
+     * drew, and how far off their log-probabilities were, a sum. */
+    "ALTER TABLE workers ADD COLUMN device INTEGER;"
+    "ALTER TABLE checked ADD COLUMN older_tokens INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE checked ADD COLUMN older_distance REAL NOT NULL DEFAULT 0;"
+    "ALTER TABLE rounds ADD COLUMN groups_refused INTEGER NOT NULL DEFAULT 0;",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }

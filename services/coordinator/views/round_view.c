@@ -17,7 +17,7 @@
   "(SELECT count(*) + (r.groups_trained > coalesce(sum(groups), 0)) FROM inner_steps i WHERE i.run = r.run AND "    \
   "i.round = r.round), r.ratio_sum, r.ratio_squares, r.clipped, r.kl_new_old, r.difference_new_old, "               \
   "admission_first, admission_spacing_us, admission_ordered, admission_end_us, admission_filled_end_us, "             \
-  "lag_min, lag_max, lag_sum, compared_tokens, groups_lagged, groups_overflowed, groups_preprocessed, prompts_passed_over, "                                                     \
+  "lag_min, lag_max, lag_sum, compared_tokens, groups_lagged, groups_overflowed, groups_refused, groups_preprocessed, prompts_passed_over, "                                                     \
   "(SELECT v.activated_ms IS NULL AND v.state = " SQL_VERSION_SUPERSEDED " FROM versions v WHERE v.run = r.run AND "  \
   "v.version = r.version + 1), r.kl_reference"
 /* t: the trainer's times, p: the pool's; null when they were not told. */
@@ -82,6 +82,7 @@ enum {
   C_COMPARED,
   C_LAGGED,
   C_OVERFLOWED,
+  C_REFUSED,
   C_PREPROCESSED,
   C_PASSED_OVER,
   C_VERSION_SKIPPED,
@@ -186,6 +187,7 @@ static void lag_write(struct json_writer *w, const struct rows *q) {
   json_kv_int(w, "compared_tokens", rows_int(q, C_COMPARED));
   json_kv_int(w, "groups_dropped", rows_int(q, C_LAGGED));
   json_kv_int(w, "groups_overflowed", rows_int(q, C_OVERFLOWED));
+  json_kv_int(w, "groups_refused", rows_int(q, C_REFUSED));
   json_kv_bool(w, "version_skipped", rows_int(q, C_VERSION_SKIPPED) != 0);
   json_object_end(w);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/base/clock.h"
+#include "services/trainer-server/checks/judgement.h"
 #include "services/trainer-server/engine/run_config.h"
 #include "services/trainer-server/engine/step.h"
 #include "services/trainer-server/fault.h"
@@ -127,13 +128,14 @@ static enum rc check_unit(struct units_job *j, size_t g, struct lane *lane, stru
   const struct unit_policies policies = {
       .current = e->round.inner_steps > 0 ? e->learning.behaviour : e->learning.weights,
       .reference = ahead ? e->learning.reference : NULL};
+  const struct unit_key key = {in->check.seed, in->check.round, group->ordinal};
   struct unit unit;
   struct unit_draws draws;
   struct unit_result result;
   bool poisoned = false;
   pthread_mutex_lock(&j->mutex);
   enum rc rc = unit_prepare(&unit, e->model, &policies, group, j->arena, err);
-  if (rc == RC_OK) rc = unit_draws_prepare(&draws, &unit, &in->check, group->ordinal, j->arena, err);
+  if (rc == RC_OK) rc = unit_draws_prepare(&draws, &unit, &key, j->arena, err);
   pthread_mutex_unlock(&j->mutex);
   if (rc != RC_OK) return rc;
   if (ahead) {
@@ -159,6 +161,107 @@ static enum rc check_unit(struct units_job *j, size_t g, struct lane *lane, stru
   return RC_OK;
 }
 
+/* ---- a unit that is verified ---- */
+
+/* Passes over a unit that are judged otherwise each time say that something is wrong with this machine. */
+enum { VERIFY_TRIES = 3 };
+
+/* A unit, where its gradient goes, and what its samples are refused for. */
+struct verified_unit {
+  struct units_job *job;
+  size_t g;
+  struct lane *lane;
+  const struct unit_policies *policies;
+  struct unit *unit;
+  struct unit_draws draws;
+  struct sample_refusal *refusals, *again; /* [count of samples] */
+  int refused;
+};
+
+static enum rc judge(const struct verified_unit *v, struct sample_refusal *out, int *refused, struct err *err) {
+  const struct submit_batch *in = v->job->work->in;
+  *refused = unit_judge(out, &v->draws, &in->verify, v->unit, &in->groups[v->g]);
+  if (*refused >= 0) return RC_OK;
+  return err_set(err, RC_NO_MEMORY, NULL, "the judgement of group %s was refused memory", in->groups[v->g].id);
+}
+
+/* The log-probabilities and draws of a forward pass alone, judged. */
+static enum rc judge_alone(struct verified_unit *v, struct sample_refusal *out, int *refused, struct unit_result *result,
+                           struct timeline *timeline, struct err *err) {
+  const struct engine *e = v->job->engine;
+  const enum rc rc =
+      unit_draw(v->lane->learner, v->policies->current, &e->run.unit, v->unit, &v->draws, result, timeline, err);
+  return rc == RC_OK ? judge(v, out, refused, err) : rc;
+}
+
+/* The gradient with draws from the same logits, judged.  Where parts of a gradient go straight into the sums, the unit is
+ * judged before it is computed. */
+static enum rc compute_and_judge(struct verified_unit *v, struct unit_result *result, struct timeline *timeline,
+                                 struct err *err) {
+  struct engine *e = v->job->engine;
+  struct unit_result before = {0};
+  enum rc rc = RC_OK;
+  v->refused = 0;
+  if (e->learning.parts) rc = judge_alone(v, v->refusals, &v->refused, &before, timeline, err);
+  if (rc != RC_OK || v->refused > 0) {
+    *result = before;
+    return rc;
+  }
+  v->unit->draws = &v->draws.draws;
+  gradient_begin(v->job, v->g, v->lane, v->unit);
+  rc = unit_compute(v->lane->learner, v->policies, &e->run.unit, v->unit, v->lane->gradient, result, timeline, err);
+  if (rc == RC_OK && !e->learning.parts) rc = judge(v, v->refusals, &v->refused, err);
+  result->logprob_us += before.logprob_us;
+  result->compute_us += before.compute_us;
+  return rc;
+}
+
+static bool same_refusals(const struct verified_unit *v, int again) {
+  bool same = again == v->refused;
+  for (int i = 0; same && i < again; i++) same = judgement_same(&v->refusals[i], &v->again[i]);
+  return same;
+}
+
+/* What is refused has been found twice: a passing fault of this machine accuses nobody, and its gradient is not used. */
+static enum rc verified_compute(struct verified_unit *v, struct unit_result *result, struct timeline *timeline,
+                                struct err *err) {
+  int64_t logprob_us = 0, compute_us = 0;
+  for (int n = 0; n < VERIFY_TRIES; n++) {
+    struct unit_result more = {0};
+    int again = 0;
+    enum rc rc = compute_and_judge(v, result, timeline, err);
+    if (rc == RC_OK && v->refused > 0) rc = judge_alone(v, v->again, &again, &more, timeline, err);
+    if (rc != RC_OK) return rc;
+    result->logprob_us += more.logprob_us + logprob_us;
+    result->compute_us += more.compute_us + compute_us;
+    if (v->refused == 0 || same_refusals(v, again)) return RC_OK;
+    logprob_us = result->logprob_us;
+    compute_us = result->compute_us;
+  }
+  return err_set(err, RC_CORRUPT, NULL,
+                 "group %s was judged otherwise each time it was computed, %d times: look after this trainer's machine",
+                 v->job->work->in->groups[v->g].id, VERIFY_TRIES);
+}
+
+static enum rc verified_alloc(struct verified_unit *v, struct arena *arena, struct err *err) {
+  const struct submit_batch *in = v->job->work->in;
+  const struct batch_group *group = &in->groups[v->g];
+  const struct unit_key key = {in->verify.seed, group->round, group->ordinal};
+  v->refusals = arena_alloc(arena, group->sample_count + 1, sizeof *v->refusals);
+  v->again = arena_alloc(arena, group->sample_count + 1, sizeof *v->again);
+  if (!v->refusals || !v->again)
+    return err_set(err, RC_NO_MEMORY, NULL, "the judgement of group %s was refused memory", group->id);
+  const enum rc rc = unit_draws_prepare(&v->draws, v->unit, &key, arena, err);
+  return rc == RC_OK ? unit_draws_verify(&v->draws, v->unit, group, in->verify.draws_near, arena, err) : rc;
+}
+
+/* ---- a unit ---- */
+
+/* Whether it is judged: one that is in the sums already was. */
+static bool is_verified(const struct units_job *j, size_t g) {
+  return j->work->in->verify.wanted && j->work->adds[g];
+}
+
 /* One group: log-probabilities and gradient, and the gradient into the sums.  timeline: NULL for lanes beside the
  * first. */
 static enum rc batch_unit(struct units_job *j, size_t g, struct lane *lane, struct timeline *timeline,
@@ -173,21 +276,32 @@ static enum rc batch_unit(struct units_job *j, size_t g, struct lane *lane, stru
                                          .taught = e->run.training.teacher[0] != 0};
   struct unit unit;
   struct unit_result result;
+  struct verified_unit verified = {.job = j, .g = g, .lane = lane, .policies = &policies, .unit = &unit};
   bool poisoned = false;
   if (in->check.wanted) return check_unit(j, g, lane, timeline, err);
   pthread_mutex_lock(&j->mutex);
   enum rc rc = unit_prepare(&unit, e->model, &policies, group, j->arena, err);
+  if (rc == RC_OK && is_verified(j, g)) rc = verified_alloc(&verified, j->arena, err);
   pthread_mutex_unlock(&j->mutex);
   if (rc != RC_OK) return rc;
-  gradient_begin(j, g, lane, &unit);
-  rc = unit_compute(lane->learner, &policies, &e->run.unit, &unit, lane->gradient, &result, timeline, err);
+  if (is_verified(j, g)) {
+    rc = verified_compute(&verified, &result, timeline, err);
+  } else {
+    gradient_begin(j, g, lane, &unit);
+    rc = unit_compute(lane->learner, &policies, &e->run.unit, &unit, lane->gradient, &result, timeline, err);
+  }
   if (rc != RC_OK) return rc;
   pthread_mutex_lock(&j->mutex);
-  poisoned = !gradient_end(j, g, lane);
+  if (verified.refused == 0) poisoned = !gradient_end(j, g, lane);
   if (++j->done == (j->mine + 1) / 2) fault_die(TRAINER_FAULT_DIE_IN_BATCH, in->version);
   pthread_mutex_unlock(&j->mutex);
   if (timeline) result.compute_us += timeline_mark(timeline, CAUSE_COMPUTE, clock_monotonic_us());
-  j->work->reports[g] = report_of(&result, group->sample_count, poisoned);
+  struct unit_report *r = &j->work->reports[g];
+  *r = report_of(&result, group->sample_count, poisoned);
+  if (verified.refused == 0) return RC_OK;
+  r->stats = (struct batch_stats){.logprob_us = result.logprob_us, .compute_us = result.compute_us};
+  r->refusals = verified.refusals;
+  r->refusal_count = (size_t)verified.refused;
   return RC_OK;
 }
 
@@ -347,7 +461,7 @@ static enum rc batch_settle(struct engine *e, const struct batch_work *work, str
     if (r->state == UNIT_FAILED && rc == RC_OK) rc = err_set(err, r->error.rc, r->error.field, "%s", r->error.message);
     if (r->state != UNIT_DONE || (!work->adds[g] && in->check.wanted)) continue;
     metric_add(e->metric_units, 1);
-    if (!work->adds[g] || r->difference_count > 0) continue;
+    if (!work->adds[g] || r->difference_count > 0 || r->refusal_count > 0) continue;
     accumulated_add(e->next_step.accumulated, in->groups[g].id);
     if (in->check.wanted) keep_ahead(e, &in->groups[g], r);
     e->next_step.tokens += r->stats.tokens;
@@ -380,8 +494,12 @@ static void answer_fill(struct batch_status *out, const struct submit_batch *in,
   size_t at = 0;
   for (size_t g = 0; g < in->group_count; g++) {
     const struct unit_report *r = &reports[g];
-    memcpy(out->samples + at, r->samples, r->sample_count * sizeof *out->samples);
-    at += r->sample_count;
+    if (r->refusal_count > 0)
+      memcpy(out->refusals + out->refusal_count, r->refusals, r->refusal_count * sizeof *out->refusals);
+    else
+      memcpy(out->samples + at, r->samples, r->sample_count * sizeof *out->samples);
+    out->refusal_count += r->refusal_count;
+    at += r->refusal_count > 0 ? 0 : r->sample_count;
     if (r->difference_count > 0)
       memcpy(out->differences + out->difference_count, r->differences, r->difference_count * sizeof *out->differences);
     out->difference_count += r->difference_count;
@@ -418,21 +536,24 @@ enum rc batch_job(struct engine *e, struct job *job, struct err *err) {
   memset(out, 0, sizeof *out);
   out->samples = arena_alloc(&job->arena, samples + 1, sizeof *out->samples);
   if (in->check.wanted) out->differences = arena_alloc(&job->arena, samples + 1, sizeof *out->differences);
+  out->refusals = arena_alloc(&job->arena, (in->verify.wanted ? samples : 0) + 1, sizeof *out->refusals);
   uint8_t *adds = arena_alloc(&job->arena, in->group_count + 1, sizeof *adds);
   struct unit_report *reports = arena_alloc(&job->arena, in->group_count + 1, sizeof *reports);
-  if (!out->samples || !adds || !reports || (in->check.wanted && !out->differences))
+  if (!out->samples || !out->refusals || !adds || !reports || (in->check.wanted && !out->differences))
     return err_set(err, RC_NO_MEMORY, NULL, "the results of %zu samples were refused memory", samples);
   if ((rc = units_plan(e, in, adds, reports, &job->arena, err)) != RC_OK) return rc;
   const struct batch_work work = {.in = in, .adds = adds, .first = e->next_step.accumulated->count, .reports = reports};
   if ((rc = batch_compute(e, &work, &waited_us, &job->arena, err)) != RC_OK) return rc;
   answer_fill(out, in, reports);
+  if (out->refusal_count > 0) fault_die(TRAINER_FAULT_DIE_AFTER_REFUSAL, in->version);
   if (in->check.wanted) { /* its stretch of the timeline goes with the next batch's */
     checked_note(e, &work, waited_us);
     return RC_OK;
   }
   out->stats.compute_us += waited_us;
   checked_take(e, &out->stats);
-  for (size_t g = 0; g < in->group_count; g++) accumulated_find(e->next_step.accumulated, in->groups[g].id)->answered = true;
+  for (size_t g = 0; g < in->group_count; g++)
+    if (reports[g].refusal_count == 0) accumulated_find(e->next_step.accumulated, in->groups[g].id)->answered = true;
   metric_add(e->metric_tokens, (double)out->stats.tokens);
   timeline_take(&e->timeline, &out->intervals, &out->interval_count, 0, clock_wall_offset_us(), &job->arena);
   return RC_OK;

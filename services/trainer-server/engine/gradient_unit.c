@@ -3,10 +3,12 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/clock.h"
 #include "common/base/philox.h"
+#include "services/trainer-server/checks/judgement.h"
 
 struct unit_loss {
   const struct unit_config *config;
@@ -287,8 +289,8 @@ enum rc unit_compute(struct learner *l, const struct unit_policies *policies, co
 
 /* ---- draws ---- */
 
-enum rc unit_draws_prepare(struct unit_draws *out, const struct unit *unit, const struct draw_check *check,
-                           int64_t ordinal, struct arena *arena, struct err *err) {
+enum rc unit_draws_prepare(struct unit_draws *out, const struct unit *unit, const struct unit_key *key, struct arena *arena,
+                           struct err *err) {
   size_t total = 0, at = 0;
   for (int i = 0; i < unit->count; i++) total += (size_t)unit->scored[i].count;
   float *uniform = arena_alloc(arena, total + 1, sizeof *uniform);
@@ -300,17 +302,35 @@ enum rc unit_draws_prepare(struct unit_draws *out, const struct unit *unit, cons
   if (!uniform || !out->draws.token || !out->draws.logprob || !out->differences)
     return err_set(err, RC_NO_MEMORY, NULL, "the draws of %zu tokens were refused memory", total);
   for (int i = 0; i < unit->count; i++) {
-    const struct rng_key key = {.seed = check->seed,
-                                .purpose = RNG_SAMPLE,
-                                .round = (uint32_t)check->round,
-                                .group = (uint32_t)ordinal,
-                                .sample = (uint32_t)i};
+    const struct rng_key drawn = {.seed = key->seed,
+                                  .purpose = RNG_SAMPLE,
+                                  .round = (uint32_t)key->round,
+                                  .group = (uint32_t)key->ordinal,
+                                  .sample = (uint32_t)i};
     for (int t = 0; t < unit->samples[i].length; t++) {
       uint32_t words[4];
       if (!unit->samples[i].scored[t]) continue;
-      rng_words(words, &key, (uint32_t)t);
+      rng_words(words, &drawn, (uint32_t)t);
       uniform[at++] = rng_uniform(words[0]);
     }
+  }
+  return RC_OK;
+}
+
+enum rc unit_draws_verify(struct unit_draws *out, const struct unit *unit, const struct batch_group *group, double near,
+                          struct arena *arena, struct err *err) {
+  size_t total = 0, at = 0;
+  for (int i = 0; i < unit->count; i++) total += (size_t)unit->scored[i].count;
+  uint8_t *kind = arena_alloc(arena, total + 1, sizeof *kind);
+  out->draws.kind = kind;
+  out->draws.near = (float)near;
+  out->draws.low = arena_alloc(arena, total + 1, sizeof *out->draws.low);
+  out->draws.high = arena_alloc(arena, total + 1, sizeof *out->draws.high);
+  if (!kind || !out->draws.low || !out->draws.high)
+    return err_set(err, RC_NO_MEMORY, NULL, "the draws of %zu tokens were refused memory", total);
+  for (int i = 0; i < unit->count; i++) {
+    const int32_t from = group->samples[i].exact_from;
+    for (int t = 0; t < unit->scored[i].count; t++) kind[at++] = from < 0 ? DRAW_NONE : t < from ? DRAW_NEAR : DRAW_OWN;
   }
   return RC_OK;
 }
@@ -347,4 +367,41 @@ enum rc unit_draw(struct learner *l, const struct weights *w, const struct unit_
 void unit_draws_compare(struct unit_draws *d, const struct unit *unit, const struct batch_group *group) {
   d->difference_count = 0;
   for (int i = 0; i < unit->count; i++) sample_compare(&unit->samples[i], &unit->scored[i], &group->samples[i], d);
+}
+
+/* Tokens and positions of a sample's trained tokens. */
+static void sample_places(const struct train_sample *s, int prompt, int32_t *token, int32_t *position) {
+  int at = 0;
+  for (int t = 0; t < s->length; t++) {
+    if (!s->scored[t]) continue;
+    token[at] = s->tokens[t];
+    position[at++] = t - prompt;
+  }
+}
+
+int unit_judge(struct sample_refusal *out, const struct unit_draws *d, const struct batch_verify *verify,
+               const struct unit *unit, const struct batch_group *group) {
+  int most = 0, refused = 0;
+  for (int i = 0; i < unit->count; i++)
+    if (unit->scored[i].count > most) most = unit->scored[i].count;
+  int32_t *token = malloc(2 * ((size_t)most + 1) * sizeof *token), *position = token ? token + most + 1 : NULL;
+  if (!token) return -1;
+  for (int i = 0; i < unit->count; i++) {
+    const int first = unit->scored[i].first;
+    const struct judged_sample s = {.id = group->samples[i].id,
+                                    .count = unit->scored[i].count,
+                                    .exact_from = group->samples[i].exact_from,
+                                    .position = position,
+                                    .token = token,
+                                    .due = d->draws.token + first,
+                                    .due_logprob = d->draws.logprob + first,
+                                    .low = d->draws.low + first,
+                                    .high = d->draws.high + first,
+                                    .recorded = unit->recorded + first,
+                                    .own = unit->logprob + first};
+    sample_places(&unit->samples[i], group->samples[i].prompt_length, token, position);
+    refused += judgement_refuses(&out[refused], verify, &s);
+  }
+  free(token);
+  return refused;
 }

@@ -82,14 +82,27 @@ struct unit_draws {
   struct draw_difference *differences; /* [count of samples] */
   size_t difference_count;
 };
+/* What a group's uniforms are keyed by. */
+struct unit_key {
+  uint64_t seed;
+  int64_t round, ordinal;
+};
 /* Memory, and the uniforms: those of sample i of the group's are the unit's i-th sample's. */
-enum rc unit_draws_prepare(struct unit_draws *out, const struct unit *unit, const struct draw_check *check,
-                           int64_t ordinal, struct arena *arena, struct err *err);
+enum rc unit_draws_prepare(struct unit_draws *out, const struct unit *unit, const struct unit_key *key, struct arena *arena,
+                           struct err *err);
+/* Prepared, they are those that a batch is verified by: of exact tokens their own, of older ones near ones, of samples that
+ * promise nothing none. */
+enum rc unit_draws_verify(struct unit_draws *out, const struct unit *unit, const struct batch_group *group, double near,
+                          struct arena *arena, struct err *err);
 /* A forward pass under w instead of unit_compute: log-probabilities and draws. */
 enum rc unit_draw(struct learner *l, const struct weights *w, const struct unit_config *config, const struct unit *unit,
                   struct unit_draws *draws, struct unit_result *out, struct timeline *timeline, struct err *err);
 /* After that, or after a unit_compute of a unit with draws: the first difference of each sample. */
 void unit_draws_compare(struct unit_draws *d, const struct unit *unit, const struct batch_group *group);
+/* After a unit_compute of a unit with draws, or a unit_draw: the samples that a batch is verified by and that are refused
+ * (checks/judgement.h), in order.  out [count of samples]; returns how many, or -1 when memory was refused. */
+int unit_judge(struct sample_refusal *out, const struct unit_draws *d, const struct batch_verify *verify,
+               const struct unit *unit, const struct batch_group *group);
 
 /* Adds the unit's gradient to grads (zeroed by the caller), or to the unit's parts.
  * Marks the time on the timeline: `logprob` for the forward pass, `compute` for the rest, from the last mark on.  The

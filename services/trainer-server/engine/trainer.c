@@ -82,6 +82,10 @@ enum rc trainer_foresee_run(struct trainer *t, const struct open_run *m, struct 
 enum rc trainer_check_batch(struct trainer *t, const struct submit_batch *m, struct err *err) {
   struct board_view v;
   board_view(&t->board, &v);
+  if (m->verify.wanted && !v.takes_behaviour)
+    return err_set(err, RC_INVALID, "verify",
+                   "expected a batch of a run with update 'inflight', whose samples bring what they are judged by; the samples of "
+                   "others are judged by a check");
   for (size_t g = 0; g < m->group_count; g++) {
     char path[ERR_FIELD_MAX];
     enum rc rc = unit_check(t->engine.model, v.chunk_tokens, &m->groups[g], err);

@@ -18,6 +18,8 @@ void unit_reports_encode(const struct unit_report *reports, const struct batch_g
                                   .numbers = STATUS_LOGPROBS | STATUS_ENTROPIES,
                                   .differences = r->differences,
                                   .difference_count = r->difference_count,
+                                  .refusals = r->refusals,
+                                  .refusal_count = r->refusal_count,
                                   .stats = r->stats};
     logprobs_digest(&status.logprobs_sha256, r->samples, r->sample_count);
     batch_status_encode(&status, out);
@@ -59,6 +61,8 @@ enum rc unit_reports_decode(struct unit_report *reports, const struct batch_grou
                                       .sample_count = status.sample_count,
                                       .differences = status.differences,
                                       .difference_count = status.difference_count,
+                                      .refusals = status.refusals,
+                                      .refusal_count = status.refusal_count,
                                       .error = status.error};
     text = stop + 1;
   }

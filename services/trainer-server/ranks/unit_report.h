@@ -20,6 +20,9 @@ struct unit_report {
   size_t sample_count;
   struct draw_difference *differences; /* of a check: at most one a sample, in order */
   size_t difference_count;
+  /* Of a batch that is verified, in order; then the gradient is not in the sums, and stats has times alone. */
+  struct sample_refusal *refusals;
+  size_t refusal_count;
   struct err error; /* when failed */
 };
 

@@ -224,7 +224,21 @@ static void fake_submit(struct http_request *r, void *context) {
   }
   struct batch_status s = {.batch_id = m.batch_id, .state = JOB_DONE};
   s.samples = arena_alloc(http_arena(r), 4096, sizeof *s.samples);
+  struct sample_refusal refusal = {.reason = t->refuse_for, .token = 1, .token_logprob = -0.5, .logprob = -4};
+  if (m.verify.wanted) {
+    t->verified++;
+    t->exact_from = m.groups[0].samples[0].exact_from;
+  }
   for (size_t g = 0; g < m.group_count; g++) {
+    const struct batch_sample *first = &m.groups[g].samples[0];
+    groups[g] = m.groups[g].id;
+    const bool judged = m.verify.wanted && (first->exact_from >= 0 || m.verify.inexact_too);
+    if (judged && strcmp(m.groups[g].id, t->refuse) == 0) {
+      refusal.id = first->id;
+      s.refusals = &refusal;
+      s.refusal_count = 1;
+      continue;
+    }
     for (size_t i = 0; i < m.groups[g].sample_count; i++) {
       const struct batch_sample *in = &m.groups[g].samples[i];
       const struct json_f32s lp = fake_logprobs(in, http_arena(r));
@@ -234,7 +248,6 @@ static void fake_submit(struct http_request *r, void *context) {
       s.stats.tokens += (int64_t)lp.count;
     }
     references_note(t, &m.groups[g]);
-    groups[g] = m.groups[g].id;
     t->last_groups++;
   }
   order_add(t, strrchr(m.batch_id, '.') + 1, groups, m.group_count);
@@ -271,7 +284,10 @@ static void fake_batch(struct http_request *r, void *context) {
   for (int i = 0; i < FAKE_BATCHES && !out.len; i++) {
     if (strcmp(t->batch[i].id, http_param(r, "id")) == 0 && t->batch[i].id[0]) {
       buf_clear(&out);
-      buf_append(&out, t->batch[i].answer.data, t->batch[i].answer.len);
+      if (t->slow_batches)
+        batch_status_encode(&(struct batch_status){.batch_id = t->batch[i].id, .state = JOB_RUNNING}, &out);
+      else
+        buf_append(&out, t->batch[i].answer.data, t->batch[i].answer.len);
     }
   }
   pthread_mutex_unlock(&t->lock);

@@ -47,6 +47,9 @@ struct fake_trainer {
   int failed_checks;   /* so many of the next checks fail */
   bool slow_checks;    /* checks go on until this is cleared */
   int64_t compute_us;  /* that every batch is said to have taken */
+  char refuse[64];     /* the first sample of this group is refused where it is verified */
+  enum refusal_reason refuse_for;
+  bool slow_batches;   /* those that come are still computed while this is set */
   int strange;         /* so many openings are refused: this trainer has not heard of the epoch */
 
   /* What it holds, and what it has been told. */
@@ -58,6 +61,8 @@ struct fake_trainer {
   int last_groups;           /* of the last step, or of the batches since */
   double last_denominator;
   size_t last_pushes;
+  int verified;             /* batches that were to be; of the last of them: */
+  int32_t exact_from;       /* its first sample's */
   int references, wrong_references; /* groups that brought the reference's log-probabilities; with others than fake_reference's */
   char step_id[64];
   bool failed_step;       /* step_id is remembered as failed, until it is submitted again */

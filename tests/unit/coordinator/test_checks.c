@@ -27,6 +27,23 @@ static void one_difference_refuses_a_sample_where_equality_is_promised(void **st
     if (verdict_of_sample(&cases[i].s) != cases[i].verdict) fail_msg("case %zu", i);
 }
 
+static void a_policy_is_calm_where_enough_older_tokens_are_near(void **state) {
+  (void)state;
+  static const struct {
+    struct older_tokens o;
+    bool calm;
+  } cases[] = {
+      {{0, 0}, false}, /* nobody can tell */
+      {{VERDICT_CALM_TOKENS - 1, 0}, false},
+      {{VERDICT_CALM_TOKENS, 0}, true},
+      {{1000, 99.9}, true},
+      {{1000, 100.1}, false},
+      {{1000, NAN}, false},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+    if (verdict_is_calm(&cases[i].o) != cases[i].calm) fail_msg("case %zu", i);
+}
+
 static void a_worker_is_at_fault_where_others_agree(void **state) {
   (void)state;
   static const struct {
@@ -70,6 +87,7 @@ static void no_order_of_refusals_empties_the_pool(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(one_difference_refuses_a_sample_where_equality_is_promised),
+      cmocka_unit_test(a_policy_is_calm_where_enough_older_tokens_are_near),
       cmocka_unit_test(a_worker_is_at_fault_where_others_agree),
       cmocka_unit_test(no_order_of_refusals_empties_the_pool),
   };

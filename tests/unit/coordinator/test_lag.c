@@ -28,6 +28,33 @@ static void sums_are_over_all_tokens(void **state) {
   assert_true(s.tokens == 4 && s.min == 0 && s.max == 5 && s.sum == 9 && s.compared == 1);
 }
 
+static void sums_of_two_are_those_of_all_tokens(void **state) {
+  (void)state;
+  struct lag_sums a = {0}, b = {0}, all = {0};
+  const struct lag_sums none = {0};
+  static const int64_t lags[] = {3, 5, 1, 0, 4};
+  for (int i = 0; i < 5; i++) {
+    lag_add(i < 2 ? &a : &b, lags[i], lags[i] == 0);
+    lag_add(&all, lags[i], lags[i] == 0);
+  }
+  struct lag_sums sums = none;
+  lag_merge(&sums, &none);
+  lag_merge(&sums, &a);
+  lag_merge(&sums, &none);
+  lag_merge(&sums, &b);
+  assert_true(sums.tokens == all.tokens && sums.min == all.min && sums.max == all.max && sums.sum == all.sum &&
+              sums.compared == all.compared);
+  assert_true(sums.min == 0 && sums.max == 5 && sums.compared == 1);
+}
+
+static void exact_are_those_behind_the_last_that_is_not_compared(void **state) {
+  (void)state;
+  static const bool compared[] = {true, false, true, true, false};
+  static const int32_t from[] = {0, 0, 2, 2, 2, 5};
+  for (size_t n = 0; n <= 5; n++) assert_int_equal(lag_exact_from(compared, n), from[n]);
+  assert_int_equal(lag_exact_from(compared + 1, 1), 1);
+}
+
 static void groups_are_issued_up_to_both_bounds(void **state) {
   (void)state;
   static const struct {
@@ -64,6 +91,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(versions_within_the_range_may_be_sampled_from),
       cmocka_unit_test(sums_are_over_all_tokens),
+      cmocka_unit_test(sums_of_two_are_those_of_all_tokens),
+      cmocka_unit_test(exact_are_those_behind_the_last_that_is_not_compared),
       cmocka_unit_test(groups_are_issued_up_to_both_bounds),
       cmocka_unit_test(a_full_queue_drops_what_is_more_than_it_holds),
   };

@@ -59,12 +59,12 @@ static enum rc compute(const struct unit_policies *policies, const struct unit_c
   return rc == RC_OK ? unit_compute(learner, policies, config, &unit, grads, out, t, err) : rc;
 }
 
-static size_t draw(const struct batch_group *group, const struct draw_check *check, struct unit_draws *draws,
+static size_t draw(const struct batch_group *group, const struct unit_key *key, struct unit_draws *draws,
                    struct unit *unit, struct arena *arena) {
   struct unit_result out;
   struct err err = {0};
   assert_rc(RC_OK, unit_prepare(unit, parts.model, &current, group, arena, &err), err);
-  assert_rc(RC_OK, unit_draws_prepare(draws, unit, check, group->ordinal, arena, &err), err);
+  assert_rc(RC_OK, unit_draws_prepare(draws, unit, key, arena, &err), err);
   assert_rc(RC_OK, unit_draw(learner, parts.weights, &grpo, unit, draws, &out, &timeline, &err), err);
   unit_draws_compare(draws, unit, group);
   return draws->difference_count;
@@ -77,12 +77,11 @@ static void a_check_finds_the_first_token_that_would_not_have_been_drawn(void **
   (void)state;
   struct arena arena = ARENA_INIT;
   struct batch_group group = group_make(&arena, "r1.3.2", 4, 3);
-  struct draw_check check = {.wanted = true, .seed = 17, .round = 3};
+  struct unit_key key = {.seed = 17, .round = 3, .ordinal = 2};
   struct unit_draws d;
   struct unit unit;
   size_t before = SIZE_MAX;
-  group.ordinal = 2;
-  for (size_t left; (left = draw(&group, &check, &d, &unit, &arena)) > 0;) {
+  for (size_t left; (left = draw(&group, &key, &d, &unit, &arena)) > 0;) {
     size_t at = 0;
     for (size_t k = 0; k < left; k++) {
       while (strcmp(group.samples[at].id, d.differences[k].id) != 0) at++;
@@ -101,19 +100,57 @@ static void a_check_finds_the_first_token_that_would_not_have_been_drawn(void **
     const int last = (int)s->tokens.count - 1;
     const int32_t due = s->tokens.items[last];
     s->tokens.items[last] = due == 0;
-    assert_int_equal(draw(&group, &check, &d, &unit, &arena), 1);
+    assert_int_equal(draw(&group, &key, &d, &unit, &arena), 1);
     assert_string_equal(d.differences[0].id, s->id);
     assert_int_equal(d.differences[0].position, last - s->prompt_length);
     assert_int_equal(d.differences[0].token, due);
     s->tokens.items[last] = due;
   }
-  check.round = 4;
-  assert_true(draw(&group, &check, &d, &unit, &arena) > 0);
-  check.round = 3;
-  group.ordinal = 3;
-  assert_true(draw(&group, &check, &d, &unit, &arena) > 0);
-  group.ordinal = 2;
-  assert_int_equal(draw(&group, &check, &d, &unit, &arena), 0);
+  key.round = 4;
+  assert_true(draw(&group, &key, &d, &unit, &arena) > 0);
+  key.round = 3;
+  key.ordinal = 3;
+  assert_true(draw(&group, &key, &d, &unit, &arena) > 0);
+  key.ordinal = 2;
+  assert_int_equal(draw(&group, &key, &d, &unit, &arena), 0);
+  arena_free(&arena);
+}
+
+/* At temperatures at which many tokens take nearly all of the probability: what is told of a token without asking is what asking
+ * draws.  No uniform at all is nearer than 0, so there each one is asked for. */
+static void a_token_that_is_sure_is_the_one_that_is_drawn(void **state) {
+  (void)state;
+  static const float temperatures[] = {0.8f, 0.05f, 0.01f};
+  struct arena arena = ARENA_INIT;
+  struct err err = {0};
+  struct unit_result out;
+  int sure = 0;
+  for (size_t k = 0; k < 3; k++) {
+    struct unit_config config = grpo;
+    struct batch_group group = group_make(&arena, "r1.3.2", 16, 5);
+    config.temperature = temperatures[k];
+    for (int64_t round = 0; round < 8; round++) {
+      const struct unit_key key = {.seed = 17, .round = round, .ordinal = 2};
+      struct unit unit;
+      struct unit_draws told, asked;
+      assert_rc(RC_OK, unit_prepare(&unit, parts.model, &current, &group, &arena, &err), err);
+      assert_rc(RC_OK, unit_draws_prepare(&told, &unit, &key, &arena, &err), err);
+      assert_rc(RC_OK, unit_draws_prepare(&asked, &unit, &key, &arena, &err), err);
+      for (size_t i = 0; i < group.sample_count; i++) group.samples[i].exact_from = CONTEXT;
+      assert_rc(RC_OK, unit_draws_verify(&asked, &unit, &group, 0, &arena, &err), err);
+      assert_rc(RC_OK, unit_draw(learner, parts.weights, &config, &unit, &told, &out, &timeline, &err), err);
+      assert_rc(RC_OK, unit_draw(learner, parts.weights, &config, &unit, &asked, &out, &timeline, &err), err);
+      const int scored = unit.scored[unit.count - 1].first + unit.scored[unit.count - 1].count;
+      assert_memory_equal(told.draws.token, asked.draws.low, (size_t)scored * sizeof(int32_t));
+      assert_memory_equal(told.draws.token, asked.draws.high, (size_t)scored * sizeof(int32_t));
+      for (int t = 0; t < scored; t++) sure += unit.logprob[t] > -0.01f;
+      for (size_t i = 0; i < group.sample_count; i++) { /* towards what is drawn, which is likely */
+        struct batch_sample *s = &group.samples[i];
+        s->tokens.items[s->prompt_length] = told.draws.token[unit.scored[i].first];
+      }
+    }
+  }
+  assert_true(sure > 100);
   arena_free(&arena);
 }
 
@@ -658,6 +695,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(unit_equals_the_learner),
       cmocka_unit_test(a_check_finds_the_first_token_that_would_not_have_been_drawn),
+      cmocka_unit_test(a_token_that_is_sure_is_the_one_that_is_drawn),
       cmocka_unit_test(forward_and_backward_are_told_apart),
       cmocka_unit_test(reference_enters_the_loss),
       cmocka_unit_test(ratios_are_against_the_behaviour_policy),

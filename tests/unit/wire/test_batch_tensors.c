@@ -81,6 +81,18 @@ static void make_both(struct example *x) {
   x->samples[1].behaviour = (struct json_f32s){x->logprobs + 2, 1};
 }
 
+/* One that is verified: of the second sample no bits are promised, the third has no trained tokens. */
+static void make_verified(struct example *x) {
+  make_behaviour(x);
+  x->batch.verify =
+      (struct batch_verify){.wanted = true, .inexact_too = true, .seed = UINT64_MAX, .mismatch_most = 1.1, .draws_near = 0.1, .draws_most = 0.3};
+  x->groups[0].round = 11;
+  x->groups[0].ordinal = 3;
+  x->groups[1].ordinal = 9;
+  x->samples[0].exact_from = 1;
+  x->samples[1].exact_from = -1;
+}
+
 static void encode(const struct submit_batch *m, struct buf *out) {
   struct err err = {0};
   buf_clear(out);
@@ -138,6 +150,9 @@ static void the_message_is_the_same_in_both_forms(void **state) {
   check_both_forms(&x);
   make_both(&x);
   check_both_forms(&x);
+  make_verified(&x);
+  check_both_forms(&x);
+  make_both(&x);
   x.groups[1].has_reference = true; /* of no token */
   check_both_forms(&x);
 }
@@ -227,6 +242,31 @@ static void the_digest_is_of_the_content_alone(void **state) {
 #undef CHANGES
 }
 
+static void how_a_batch_is_verified_is_in_its_digest(void **state) {
+  (void)state;
+  struct example x;
+  struct digest before, after;
+  make_verified(&x);
+  submit_batch_digest(&before, &x.batch);
+#define CHANGES(what)                            \
+  do {                                           \
+    make_verified(&x);                           \
+    what;                                        \
+    submit_batch_digest(&after, &x.batch);       \
+    assert_false(digest_equal(&before, &after)); \
+  } while (0)
+  CHANGES(x.batch.verify.wanted = false);
+  CHANGES(x.batch.verify.inexact_too = false);
+  CHANGES(x.batch.verify.seed--);
+  CHANGES(x.batch.verify.mismatch_most = 1.2);
+  CHANGES(x.batch.verify.draws_near = 0.2);
+  CHANGES(x.batch.verify.draws_most = 0.31);
+  CHANGES(x.groups[0].round++);
+  CHANGES(x.groups[1].ordinal++);
+  CHANGES(x.samples[0].exact_from--);
+#undef CHANGES
+}
+
 /* The body of the example, changed in the message, must be refused with this field. */
 #define REFUSED(expected, what)                                                      \
   do {                                                                               \
@@ -277,6 +317,14 @@ static void what_json_would_refuse_is_refused_by_the_same_name(void **state) {
   REFUSED("groups[0].samples[0].reference", (make_example(&x), x.groups[0].has_reference = true));
   REFUSED("reference", (make_reference(&x), x.samples[2].reference = x.samples[1].reference));
   REFUSED("reference", (make_reference(&x), x.groups[0].has_reference = false));
+  REFUSED("groups[0].samples[0].exact_from", (make_verified(&x), x.samples[0].exact_from = 3)); /* two are trained on */
+  REFUSED("groups[1].samples[0].exact_from", (make_verified(&x), x.samples[2].exact_from = 1));
+  REFUSED("groups[0].samples[1].exact_from", (make_verified(&x), x.samples[1].exact_from = -2));
+  REFUSED("verify.draws_near", (make_verified(&x), x.batch.verify.draws_near = 2));
+  REFUSED("verify.draws_most", (make_verified(&x), x.batch.verify.draws_most = 1.5));
+  REFUSED("verify.mismatch_most", (make_verified(&x), x.batch.verify.mismatch_most = -1));
+  REFUSED("groups[0].round", (make_verified(&x), x.groups[0].round = -1));
+  REFUSED("verify", (make_verified(&x), x.batch.check.wanted = true));
 }
 
 /* Replaces the first `from` by a text of the same length. */
@@ -577,6 +625,7 @@ int main(void) {
       cmocka_unit_test(behaviour_arrives_bit_for_bit),
       cmocka_unit_test(the_reference_arrives_bit_for_bit),
       cmocka_unit_test(the_digest_is_of_the_content_alone),
+      cmocka_unit_test(how_a_batch_is_verified_is_in_its_digest),
       cmocka_unit_test(what_json_would_refuse_is_refused_by_the_same_name),
       cmocka_unit_test(wrong_tensors_are_refused),
       cmocka_unit_test(counts_that_do_not_add_up_are_refused),

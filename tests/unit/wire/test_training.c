@@ -188,6 +188,28 @@ static const struct message check_message = {
         "\"prompt_length\":1,\"segments\":[{\"start\":0,\"count\":1,\"loss_mask\":true}],\"advantage\":0}]}]}",
     .again = again_submit_batch,
     .optional = {"check", "ordinal"}};
+/* A batch that is verified, and what it is refused for. */
+static const struct message verified_message = {
+    .name = "submit_batch that is verified",
+    .json =
+        "{\"batch_id\":\"r7.12.b0\",\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"version\":12,\"verify\":{\"seed\":17,"
+        "\"mismatch_most\":2,\"draws_near\":0.25,\"draws_most\":0.5,\"inexact_too\":true},\"groups\":[{\"id\":\"r7.11.3\",\"round\":11,"
+        "\"ordinal\":3,\"samples\":[{\"id\":\"r7.11.3.0\",\"tokens\":[5,6,7],\"prompt_length\":1,\"segments\":[{\"start\":0,"
+        "\"count\":2,\"loss_mask\":true}],\"advantage\":0.5,\"behaviour\":[-0.25,-0.5],\"exact_from\":1}]}]}",
+    .again = again_submit_batch,
+    .optional = {"verify", "inexact_too", "round", "ordinal", "behaviour", "exact_from"}};
+static const struct message refused_message = {
+    .name = "batch_status of a batch with refusals",
+    .json =
+        "{\"batch_id\":\"r7.12.b0\",\"state\":\"done\",\"error\":null,\"samples\":[],\"logprobs_sha256\":\"" DIGEST_A
+        "\",\"refusals\":[{\"id\":\"r7.11.3.0\",\"reason\":\"logprob\",\"position\":3,\"token\":17,\"token_logprob\":-0.25,"
+        "\"logprob\":null,\"unequal\":2,\"far\":1,\"mismatch\":0.125}],\"stats\":{\"loss\":0,"
+        "\"entropy_sum\":0,\"kl_reference_sum\":0,\"ratio_sum\":0,\"ratio_squares\":0,\"tokens\":0,\"clipped\":0,"
+        "\"samples\":0,\"logprob_us\":10,\"compute_us\":20,\"poisoned\":false},\"intervals\":[]}",
+    .again = again_batch_status,
+    .optional = {"refusals"},
+    .nullable = {"error", "loss", "entropy_sum", "kl_reference_sum", "ratio_sum", "ratio_squares", "token_logprob", "logprob",
+                 "mismatch"}};
 static const struct message check_done_message = {
     .name = "batch_status of a check",
     .json =
@@ -233,7 +255,7 @@ static const struct message *const all[] = {
     &step_message,      &step_done_message,       &step_queued_message,  &announce_message,
     &push_message,      &minibatch_run_message,   &later_batch_message,  &later_batch_done_message,
     &inner_step_message, &behaviour_message,       &announced_step_message, &keeping_step_message, &reference_message,
-    &check_message,     &check_done_message};
+    &check_message,     &check_done_message,      &verified_message,     &refused_message};
 
 static void every_message_reads_back_as_it_was_written(void **state) {
   (void)state;

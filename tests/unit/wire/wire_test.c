@@ -86,7 +86,7 @@ static void rewrite(struct json_writer *w, const char *key, const struct json *v
 }
 
 static bool listed(const char *const *names, const char *name) {
-  for (int i = 0; i < 8 && names[i]; i++)
+  for (int i = 0; i < 10 && names[i]; i++)
     if (strcmp(names[i], name) == 0) return true;
   return false;
 }

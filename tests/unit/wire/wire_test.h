@@ -23,8 +23,8 @@ struct message {
   const char *name, *json;
   /* Decodes and encodes again. */
   enum rc (*again)(const struct json *body, struct buf *out, struct arena *arena, struct err *err);
-  const char *optional[8]; /* members that may be dropped, or null */
-  const char *nullable[8]; /* members that may be null, but not dropped; "logprobs[]" for elements */
+  const char *optional[10]; /* members that may be dropped, or null */
+  const char *nullable[10]; /* members that may be null, but not dropped; "logprobs[]" for elements */
 };
 
 #define MESSAGE_AGAIN(type)                                                                                     \
