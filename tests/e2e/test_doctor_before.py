@@ -106,6 +106,7 @@ def test_what_stands_in_the_way_is_said(base_model, flags, tmp_path):
     ):
         status, found, _ = before(tmp_path, "--model", base_model, *given(flags), run={**run, **change})
         assert status == 1 and hows(found, line) == ["fail"], (line, found)
+        assert "the verifier" in line or not [what for _, what in found if "expect a round" in what], found
     (tmp_path / "model").mkdir()
     shutil.copy(base_model / "config.json", tmp_path / "model/config.json")
     status, found, _ = before(tmp_path, "--model", tmp_path / "model", *given(flags), run=run)
