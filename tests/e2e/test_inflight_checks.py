@@ -9,6 +9,7 @@ import pytest
 
 from harness import FAULT_BIN, call
 from liar import LIES, add_liar, of_an_older_version, random_tokens, wrong_logprobs
+from ranks import Ranks
 from test_inflight import GROUPS, SAMPLES, audit_stream, config, replay
 from test_overlap import FAST, QUICK, SLOW, number, start
 
@@ -84,6 +85,16 @@ def test_a_liar_is_caught_in_flight(base_model, tmp_path, lie):
         audit_caught(cluster, run, liar)
         if lie is random_tokens:  # seen however old they are
             assert trained_of(cluster, run, "liar") == 0
+        is_replayed(cluster, tmp_path, run, base_model)
+
+
+@pytest.mark.parametrize("options", [{"launcher": Ranks(2)}, {"trainer": ["--lean"]}], ids=["two ranks", "lean"])
+def test_every_trainer_judges_alike(base_model, tmp_path, options):
+    """One that adds a group's gradient part by part judges it before; of several ranks each its own groups.  What was summed is computed again by a plain one."""
+    with pool(tmp_path, base_model, wrong_logprobs, **options) as (cluster, liar):
+        run = cluster.create_run(judged(max_lag=0))
+        audit_caught(cluster, run, liar)
+        assert trained_of(cluster, run, "liar") == 0
         is_replayed(cluster, tmp_path, run, base_model)
 
 

@@ -29,9 +29,18 @@ static void report_make(struct unit_report *r, const struct batch_group *g, stru
     for (size_t i = 0; i <= s; i++) values[i] = -1.0f / (float)(3 * s + i + 1);
     r->samples[s] = (struct sample_logprobs){.id = g->samples[s].id, .logprobs = {values, s + 1}};
   }
+  r->refusals = arena_alloc(arena, 1, sizeof *r->refusals);
+  r->refusal_count = 1;
+  r->refusals[0] = (struct sample_refusal){g->samples[1].id, REFUSED_DRAWS, 3, 4, NAN, -1.0f / 3, 5, 6, 1.0 / 3};
 }
 
 static void assert_same(const struct unit_report *x, const struct unit_report *y) {
+  const struct sample_refusal *a = x->refusals, *b = y->refusals;
+  assert_true(x->refusal_count == 1 && y->refusal_count == 1);
+  assert_string_equal(a->id, b->id);
+  assert_true(a->reason == b->reason && a->position == b->position && a->token == b->token && a->unequal == b->unequal &&
+              a->far == b->far && a->logprob == b->logprob && a->mismatch == b->mismatch);
+  assert_true(isnan(a->token_logprob) && isnan(b->token_logprob));
   assert_int_equal(x->state, y->state);
   assert_true(x->stats.loss == y->stats.loss && x->stats.entropy_sum == y->stats.entropy_sum &&
               x->stats.tokens == y->stats.tokens && x->stats.poisoned == y->stats.poisoned);
