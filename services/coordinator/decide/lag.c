@@ -21,7 +21,7 @@ void lag_add(struct lag_sums *sums, int64_t lag, bool compared) {
 void lag_merge(struct lag_sums *sums, const struct lag_sums *more) {
   if (more->tokens == 0) return;
   if (sums->tokens == 0 || more->min < sums->min) sums->min = more->min;
-  if (more->max > sums->max) sums->max = more->max;
+  sums->max += excess(more->max, sums->max);
   sums->tokens += more->tokens;
   sums->sum += more->sum;
   sums->compared += more->compared;
