@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from harness import FAULT_BIN, call, grpo_config
-from liar import LIES, add_liar, random_tokens
+from liar import LIES, NoChance, add_liar, random_tokens, with_chances
 from test_overlap import FAST, Play, number, start
 
 ROUNDS, GROUPS, SAMPLES = 3, 6, 4
@@ -65,17 +65,21 @@ def pool(folder, model, lie):
 
 
 def caught(folder, model, lie, mode, update, honest):
-    with pool(folder, model, lie) as (cluster, liar):
-        run = cluster.create_run(config(mode, update, verify_samples=True))
-        this = played(cluster, run)
-        quarantined = cluster.query("SELECT name, round FROM quarantines WHERE run = ?", number(run))
-        refused = incidents(cluster, "sample_refused")
-        named = incidents(cluster, "worker_quarantined")
-    assert liar.lied_in, "it never lied"
-    assert_same(this, honest[update])
-    assert quarantined == [("liar", min(liar.lied_in))], liar.lied_in
-    assert [subject for subject, _ in named] == ["liar"]
-    assert refused and all("(liar) sent" in detail for _, detail in refused), refused
+    def play(attempt):
+        with pool(folder / str(attempt), model, lie) as (cluster, liar):
+            run = cluster.create_run(config(mode, update, verify_samples=True))
+            this = played(cluster, run)
+            quarantined = cluster.query("SELECT name, round FROM quarantines WHERE run = ?", number(run))
+            refused = incidents(cluster, "sample_refused")
+            named = incidents(cluster, "worker_quarantined")
+        assert_same(this, honest[update])
+        if not liar.lied_in:
+            raise NoChance
+        assert quarantined == [("liar", min(liar.lied_in))], liar.lied_in
+        assert [subject for subject, _ in named] == ["liar"]
+        assert refused and all("(liar) sent" in detail for _, detail in refused), refused
+
+    with_chances(play)
 
 
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
@@ -119,13 +123,19 @@ def test_nobody_can_tell_who_is_at_fault_where_one_server_is_alone(base_model, t
 
 
 def test_a_flipped_bit_in_one_of_three_servers_leaves_no_trace_in_the_weights(base_model, honest, tmp_path):
-    with start(tmp_path, base_model) as cluster:
-        cluster.add_server("broken", *FAST, "--fault", "flip-weight", bin_dir=FAULT_BIN)
-        cluster.add_server("first", *FAST)
-        cluster.add_server("second", *FAST)
-        run = cluster.create_run(config("pipelined", "strict", verify_samples=True))
-        this = played(cluster, run)
-        quarantined = cluster.query("SELECT name, round FROM quarantines")
-        shown = [worker for worker in incidents(cluster, "worker_quarantined")]
-    assert_same(this, honest["strict"])
-    assert quarantined == [("broken", 0)] and "(broken) sent" in shown[0][1]
+    def play(attempt):
+        with start(tmp_path / str(attempt), base_model) as cluster:
+            cluster.add_server("broken", *FAST, "--fault", "flip-weight", bin_dir=FAULT_BIN)
+            cluster.add_server("first", *FAST)
+            cluster.add_server("second", *FAST)
+            run = cluster.create_run(config("pipelined", "strict", verify_samples=True))
+            this = played(cluster, run)
+            quarantined = cluster.query("SELECT name, round FROM quarantines")
+            sampled_in = cluster.query("SELECT min(round) FROM checked WHERE name = 'broken'")
+            shown = incidents(cluster, "worker_quarantined")
+        assert_same(this, honest["strict"])
+        if sampled_in == [(None,)]:
+            raise NoChance
+        assert quarantined == [("broken", *sampled_in[0])] and "(broken) sent" in shown[0][1]
+
+    with_chances(play)

@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from harness import FAULT_BIN, call
-from liar import LIES, add_liar, of_an_older_version, random_tokens, wrong_logprobs
+from liar import LIES, NoChance, add_liar, of_an_older_version, random_tokens, with_chances, wrong_logprobs
 from ranks import Ranks
 from test_inflight import GROUPS, SAMPLES, audit_stream, config, replay
 from test_overlap import FAST, QUICK, SLOW, number, start
@@ -55,11 +55,13 @@ def pool(folder, model, lie, **options):
             liar.close()
 
 
-def audit_caught(cluster, run, liar):
+def audit_caught(cluster, run, liar, may_miss=False):
+    """may_miss: its lies may all have been of tokens that were old when they were trained on."""
     cluster.wait(run, seconds=120)
     audit_stream(cluster, run)
     refused, named = incidents(cluster, "sample_refused"), incidents(cluster, "worker_quarantined")
-    assert liar.lied_in, "it never lied"
+    if not liar.lied_in or (may_miss and not refused):
+        raise NoChance
     assert quarantined(cluster, run) == ["liar"] and [subject for subject, _ in named] == ["liar"]
     assert refused and all("(liar) sent" in detail for _, detail in refused), refused
     status = cluster.status(run)
@@ -70,32 +72,41 @@ def audit_caught(cluster, run, liar):
 
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
 def test_a_liar_is_caught_where_nothing_is_old(base_model, tmp_path, lie):
-    with pool(tmp_path, base_model, lie) as (cluster, liar):
-        run = cluster.create_run(judged(max_lag=0))
-        audit_caught(cluster, run, liar)
-        if lie in (random_tokens, wrong_logprobs):  # all that it sends is a lie
-            assert trained_of(cluster, run, "liar") == 0
-        is_replayed(cluster, tmp_path, run, base_model)
+    def play(attempt):
+        with pool(tmp_path / str(attempt), base_model, lie) as (cluster, liar):
+            run = cluster.create_run(judged(max_lag=0))
+            audit_caught(cluster, run, liar)
+            if lie in (random_tokens, wrong_logprobs):  # all that it sends is a lie
+                assert trained_of(cluster, run, "liar") == 0
+            is_replayed(cluster, tmp_path / str(attempt), run, base_model)
+
+    with_chances(play)
 
 
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
 def test_a_liar_is_caught_in_flight(base_model, tmp_path, lie):
-    with pool(tmp_path, base_model, lie) as (cluster, liar):
-        run = cluster.create_run(judged(max_lag=4))
-        audit_caught(cluster, run, liar)
-        if lie is random_tokens:  # seen however old they are
-            assert trained_of(cluster, run, "liar") == 0
-        is_replayed(cluster, tmp_path, run, base_model)
+    def play(attempt):
+        with pool(tmp_path / str(attempt), base_model, lie) as (cluster, liar):
+            run = cluster.create_run(judged(max_lag=4))
+            audit_caught(cluster, run, liar, may_miss=lie is not random_tokens)
+            if lie is random_tokens:  # seen however old they are
+                assert trained_of(cluster, run, "liar") == 0
+            is_replayed(cluster, tmp_path / str(attempt), run, base_model)
+
+    with_chances(play)
 
 
 @pytest.mark.parametrize("options", [{"launcher": Ranks(2)}, {"trainer": ["--lean"]}], ids=["two ranks", "lean"])
 def test_every_trainer_judges_alike(base_model, tmp_path, options):
     """One that adds a group's gradient part by part judges it before; of several ranks each its own groups.  What was summed is computed again by a plain one."""
-    with pool(tmp_path, base_model, wrong_logprobs, **options) as (cluster, liar):
-        run = cluster.create_run(judged(max_lag=0))
-        audit_caught(cluster, run, liar)
-        assert trained_of(cluster, run, "liar") == 0
-        is_replayed(cluster, tmp_path, run, base_model)
+    def play(attempt):
+        with pool(tmp_path / str(attempt), base_model, wrong_logprobs, **options) as (cluster, liar):
+            run = cluster.create_run(judged(max_lag=0))
+            audit_caught(cluster, run, liar)
+            assert trained_of(cluster, run, "liar") == 0
+            is_replayed(cluster, tmp_path / str(attempt), run, base_model)
+
+    with_chances(play)
 
 
 @pytest.mark.parametrize("kv", ["keep", "recompute"])
