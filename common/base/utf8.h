@@ -42,6 +42,13 @@ static inline size_t utf8_whole(const char *text, size_t len) {
   return len;
 }
 
+/* Characters of well-formed text: its bytes but those that continue one. */
+static inline size_t utf8_characters(const char *text, size_t len) {
+  size_t count = 0;
+  for (size_t i = 0; i < len; i++) count += ((unsigned char)text[i] & 0xC0) != 0x80;
+  return count;
+}
+
 /* The largest length up to len at which text can be cut between characters; text[len] is read. */
 static inline size_t utf8_cut(const char *text, size_t len) {
   while (len > 0 && ((unsigned char)text[len] & 0xC0) == 0x80) len--;

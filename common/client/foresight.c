@@ -2,6 +2,7 @@
 #include "common/client/foresight.h"
 
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/base/file.h"
@@ -36,15 +37,33 @@ static enum rc request_decode(struct foresight_request *out, const struct json *
   return rc;
 }
 
-enum rc foresight_request_read(struct foresight_request *out, struct json **root, const char *file, struct err *err) {
+enum rc foresight_file_read(struct json **root, const char *file, struct err *err) {
   struct buf text = BUF_INIT;
   *root = NULL;
-  *out = (struct foresight_request){.groups = 8, .samples = 8, .prompt_tokens = 64, .new_tokens = 64};
   enum rc rc = file_read(&text, strcmp(file, "-") == 0 ? "/dev/stdin" : file, LIMIT_BODY_BYTES, err);
   if (rc == RC_OK && text.len > 0) rc = json_parse(root, text.data, text.len, 0, err);
-  if (rc == RC_OK && *root) rc = request_decode(out, *root, err);
   if (rc != RC_OK) err_in_file(err, file);
   buf_free(&text);
+  return rc;
+}
+
+enum rc foresight_request_read(struct foresight_request *out, struct json **root, const char *file, struct err *err) {
+  *out = (struct foresight_request){.groups = 8, .samples = 8, .prompt_tokens = 64, .new_tokens = 64};
+  enum rc rc = foresight_file_read(root, file, err);
+  if (rc != RC_OK || !*root) return rc;
+  rc = request_decode(out, *root, err);
+  if (rc != RC_OK) err_in_file(err, file);
+  return rc;
+}
+
+void foresight_reason_write(const struct err *reason, const char *key, struct json_writer *w) {
+  json_kv_string(w, key, reason->rc == RC_OK ? NULL : reason->message);
+}
+
+enum rc foresight_print(struct buf *answer, struct err *err) {
+  const enum rc rc = buf_check(answer, err);
+  if (rc == RC_OK) printf("%s\n", answer->data);
+  buf_free(answer);
   return rc;
 }
 
@@ -75,6 +94,6 @@ void memory_report_write(const struct memory_plan *plan, const struct memory_roo
     json_object_end(w);
   }
   json_array_end(w);
-  json_kv_string(w, "refused", refused->rc == RC_OK ? NULL : refused->message);
+  foresight_reason_write(refused, "refused", w);
   json_object_end(w);
 }

@@ -23,6 +23,12 @@ struct foresight_request {
 void foresight_request_write(const struct foresight_request *q, struct json_writer *w);
 /* From a file, "-": standard input; an empty one asks for nothing more than the plan.  *root: freed by the caller. */
 enum rc foresight_request_read(struct foresight_request *out, struct json **root, const char *file, struct err *err);
+/* Any file of JSON so; *root NULL: it is empty. */
+enum rc foresight_file_read(struct json **root, const char *file, struct err *err);
+/* A member that tells what stands in the way; rc RC_OK: null. */
+void foresight_reason_write(const struct err *reason, const char *key, struct json_writer *w);
+/* The whole answer, a line on standard output; frees it. */
+enum rc foresight_print(struct buf *answer, struct err *err);
 /* An object: {"needed_bytes", "room_bytes", "device_needed_bytes", "device_room_bytes", "parts": [{"name", "bytes",
  * "on_device"}], "refused"}.  refused: why the service would not start with it; rc RC_OK: it would. */
 void memory_report_write(const struct memory_plan *plan, const struct memory_room *room, const struct err *refused,

@@ -48,10 +48,9 @@ bool json_as_int(const struct json *v, int64_t *out) {
 }
 
 size_t json_characters(const struct json *string) {
-  size_t len, count = 0;
+  size_t len;
   const char *text = json_string(string, &len);
-  for (size_t i = 0; i < len; i++) count += ((unsigned char)text[i] & 0xC0) != 0x80; /* not a continuation byte */
-  return count;
+  return utf8_characters(text, len);
 }
 
 static bool has_bounds(const struct json_field *f) { return f->min != 0 || f->max != 0; }

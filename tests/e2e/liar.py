@@ -1,14 +1,16 @@
 """A generation-server that lies: a real one behind a proxy that changes what it sends to the coordinator, in a form that the coordinator must accept.
 
-`add_liar(cluster, name, lie)` starts both.  LIES: what the proxy makes of the samples of a result.  Standard library only.
+`lying(cluster, lie)` starts both, `pool` with a cluster and two honest servers.  LIES: what the proxy makes of the samples of a result.
 """
 import collections
+import contextlib
 import json
 import random
 import re
 import struct
 
 from hostile_peer import Proxy
+from test_overlap import FAST, start
 
 DIGITS = range(ord("0"), ord("9") + 1)
 RESULT = re.compile(r"/v1/leases/([^/]+)/result")
@@ -158,8 +160,29 @@ def of_another_prompt(liar, lease, metadata, tensors):
 LIES = [random_tokens, wrong_logprobs, of_an_older_version, of_another_prompt]
 
 
-def add_liar(cluster, name, lie, *args):
-    """The proxy, which the caller closes."""
+@contextlib.contextmanager
+def lying(cluster, lie):
+    """A server named liar, behind its proxy, until the end."""
     liar = Liar(cluster.coordinator.url, lie)
-    cluster.start(name, "generation-server", ["--coordinator", liar.url, "--name", name, *args])
-    return liar
+    try:
+        service = cluster.start("liar", "generation-server", ["--coordinator", liar.url, "--name", "liar", *FAST])
+        try:
+            yield liar
+        finally:
+            liar.heal()
+            service.kill()
+    finally:
+        liar.close()
+
+
+@contextlib.contextmanager
+def pool(folder, model, lie, second=FAST, **options):
+    """Two honest servers, and one that lies."""
+    with start(folder, model, **options) as cluster, lying(cluster, lie) as liar:
+        cluster.add_server("first", *FAST)
+        cluster.add_server("second", *second)
+        yield cluster, liar
+
+
+def incidents(cluster, kind):
+    return cluster.query("SELECT subject, detail FROM incidents WHERE kind = ? ORDER BY id", kind)

@@ -3,12 +3,10 @@
 Every play is compared with one honest server in mode `sync` without checks, as in test_overlap.py: every version's digest, every group's digest (tokens,
 log-probabilities, rewards), and which prompts were sampled.
 """
-import contextlib
-
 import pytest
 
 from harness import FAULT_BIN, call, grpo_config
-from liar import LIES, NoChance, add_liar, random_tokens, with_chances
+from liar import LIES, NoChance, incidents, lying, pool, random_tokens, with_chances
 from test_overlap import FAST, Play, number, start
 
 ROUNDS, GROUPS, SAMPLES = 3, 6, 4
@@ -33,10 +31,6 @@ def assert_same(this, honest):
     assert this.unequal == 0 and all(row["exact"] for row in this.status["history"])
 
 
-def incidents(cluster, kind):
-    return cluster.query("SELECT subject, detail FROM incidents WHERE kind = ? ORDER BY id", kind)
-
-
 @pytest.fixture(scope="module")
 def honest(base_model, tmp_path_factory):
     """{update: what one server without checks makes}; each its coordinator's first run, because groups' digests are over their ids too."""
@@ -47,21 +41,6 @@ def honest(base_model, tmp_path_factory):
             made[update] = played(cluster, cluster.create_run(config("sync", update)))
     assert any(state == 4 for _, _, state, *_ in made["strict"].groups), "some group must be filtered, or it would not show that these are checked"
     return made
-
-
-@contextlib.contextmanager
-def pool(folder, model, lie):
-    """Two honest servers, and one that lies."""
-    with start(folder, model) as cluster:
-        liar = add_liar(cluster, "liar", lie, *FAST)
-        try:
-            cluster.add_server("first", *FAST)
-            cluster.add_server("second", *FAST)
-            yield cluster, liar
-        finally:
-            liar.heal()
-            cluster.services[2].kill()
-            liar.close()
 
 
 def caught(folder, model, lie, mode, update, honest):
@@ -108,18 +87,12 @@ def test_a_refusal_outlives_a_restart(base_model, honest, tmp_path):
 
 
 def test_nobody_can_tell_who_is_at_fault_where_one_server_is_alone(base_model, tmp_path):
-    with start(tmp_path, base_model) as cluster:
-        liar = add_liar(cluster, "liar", random_tokens, *FAST)
-        try:
-            run = cluster.create_run(config("pipelined", "strict", verify_samples=True))
-            status = cluster.wait_until("the run is paused", lambda: (status := cluster.status(run))["state"] == "paused" and status)
-            assert "the trainer and liar draw different samples" in status["error"] and "look after both" in status["error"]
-            assert cluster.query("SELECT count(*) FROM quarantines") == [(0,)] and status["history"] == []
-            call("POST", f"{cluster.coordinator.url}/v1/runs/{run}/stop")
-        finally:
-            liar.heal()
-            cluster.services[2].kill()
-            liar.close()
+    with start(tmp_path, base_model) as cluster, lying(cluster, random_tokens):
+        run = cluster.create_run(config("pipelined", "strict", verify_samples=True))
+        status = cluster.wait_until("the run is paused", lambda: (status := cluster.status(run))["state"] == "paused" and status)
+        assert "the trainer and liar draw different samples" in status["error"] and "look after both" in status["error"]
+        assert cluster.query("SELECT count(*) FROM quarantines") == [(0,)] and status["history"] == []
+        call("POST", f"{cluster.coordinator.url}/v1/runs/{run}/stop")
 
 
 def test_a_flipped_bit_in_one_of_three_servers_leaves_no_trace_in_the_weights(base_model, honest, tmp_path):

@@ -3,12 +3,10 @@
 A pool in which one of three servers lies names it by the time its first lie reaches a step, and trains on nothing that is refused; who is honest is never
 accused, however old the tokens are; and what is recorded can be computed again, though trainer and coordinator are killed around a refusal.
 """
-import contextlib
-
 import pytest
 
 from harness import FAULT_BIN, call
-from liar import LIES, NoChance, add_liar, of_an_older_version, random_tokens, with_chances, wrong_logprobs
+from liar import LIES, NoChance, incidents, lying, of_an_older_version, pool, random_tokens, with_chances, wrong_logprobs
 from ranks import Ranks
 from test_inflight import GROUPS, SAMPLES, audit_stream, config, replay
 from test_overlap import FAST, QUICK, SLOW, number, start
@@ -18,10 +16,6 @@ ROUNDS = 8
 
 def judged(**changes):
     return config(rounds=ROUNDS, lease_samples_max=2, **changes)
-
-
-def incidents(cluster, kind):
-    return cluster.query("SELECT subject, detail FROM incidents WHERE kind = ? ORDER BY id", kind)
 
 
 def quarantined(cluster, run):
@@ -38,21 +32,6 @@ def is_replayed(cluster, folder, run, model):
     status = cluster.status(run)
     code, said, why = replay(cluster, folder, run, model)
     assert code == 0 and status["weights_digest"] in said, why
-
-
-@contextlib.contextmanager
-def pool(folder, model, lie, **options):
-    """Two honest servers, and one that lies."""
-    with start(folder, model, **options) as cluster:
-        liar = add_liar(cluster, "liar", lie, *FAST)
-        try:
-            cluster.add_server("first", *FAST)
-            cluster.add_server("second", *SLOW)
-            yield cluster, liar
-        finally:
-            liar.heal()
-            cluster.services[2].kill()
-            liar.close()
 
 
 def audit_caught(cluster, run, liar, may_miss=False):
@@ -73,7 +52,7 @@ def audit_caught(cluster, run, liar, may_miss=False):
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
 def test_a_liar_is_caught_where_nothing_is_old(base_model, tmp_path, lie):
     def play(attempt):
-        with pool(tmp_path / str(attempt), base_model, lie) as (cluster, liar):
+        with pool(tmp_path / str(attempt), base_model, lie, SLOW) as (cluster, liar):
             run = cluster.create_run(judged(max_lag=0))
             audit_caught(cluster, run, liar)
             if lie in (random_tokens, wrong_logprobs):  # all that it sends is a lie
@@ -86,7 +65,7 @@ def test_a_liar_is_caught_where_nothing_is_old(base_model, tmp_path, lie):
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
 def test_a_liar_is_caught_in_flight(base_model, tmp_path, lie):
     def play(attempt):
-        with pool(tmp_path / str(attempt), base_model, lie) as (cluster, liar):
+        with pool(tmp_path / str(attempt), base_model, lie, SLOW) as (cluster, liar):
             run = cluster.create_run(judged(max_lag=4))
             audit_caught(cluster, run, liar, may_miss=lie is not random_tokens)
             if lie is random_tokens:  # seen however old they are
@@ -100,7 +79,7 @@ def test_a_liar_is_caught_in_flight(base_model, tmp_path, lie):
 def test_every_trainer_judges_alike(base_model, tmp_path, options):
     """One that adds a group's gradient part by part judges it before; of several ranks each its own groups.  What was summed is computed again by a plain one."""
     def play(attempt):
-        with pool(tmp_path / str(attempt), base_model, wrong_logprobs, **options) as (cluster, liar):
+        with pool(tmp_path / str(attempt), base_model, wrong_logprobs, SLOW, **options) as (cluster, liar):
             run = cluster.create_run(judged(max_lag=0))
             audit_caught(cluster, run, liar)
             assert trained_of(cluster, run, "liar") == 0
@@ -156,18 +135,12 @@ def test_one_flipped_bit_in_one_of_three_servers_leaves_no_trace(base_model, tmp
 
 
 def test_nobody_can_tell_who_is_at_fault_where_one_server_is_alone(base_model, tmp_path):
-    with start(tmp_path, base_model) as cluster:
-        liar = add_liar(cluster, "liar", random_tokens, *FAST)
-        try:
-            run = cluster.create_run(judged())
-            status = cluster.wait_until("the run is paused", lambda: (status := cluster.status(run))["state"] == "paused" and status)
-            assert "the trainer and liar draw different samples" in status["error"] and "look after both" in status["error"]
-            assert quarantined(cluster, run) == [] and status["history"] == []
-            call("POST", f"{cluster.coordinator.url}/v1/runs/{run}/stop")
-        finally:
-            liar.heal()
-            cluster.services[2].kill()
-            liar.close()
+    with start(tmp_path, base_model) as cluster, lying(cluster, random_tokens):
+        run = cluster.create_run(judged())
+        status = cluster.wait_until("the run is paused", lambda: (status := cluster.status(run))["state"] == "paused" and status)
+        assert "the trainer and liar draw different samples" in status["error"] and "look after both" in status["error"]
+        assert quarantined(cluster, run) == [] and status["history"] == []
+        call("POST", f"{cluster.coordinator.url}/v1/runs/{run}/stop")
 
 
 # ---- who dies ----
@@ -176,7 +149,7 @@ def test_nobody_can_tell_who_is_at_fault_where_one_server_is_alone(base_model, t
 @pytest.mark.parametrize("victim", ["coordinator", "trainer"])
 def test_a_refusal_outlives_a_restart(base_model, tmp_path, victim):
     """Killed as soon as the refusal is stored; its step is still to come."""
-    with pool(tmp_path, base_model, random_tokens) as (cluster, liar):
+    with pool(tmp_path, base_model, random_tokens, SLOW) as (cluster, liar):
         run = cluster.create_run(judged(max_lag=2))
         cluster.wait_until("a sample is refused", lambda: incidents(cluster, "sample_refused"))
         service = next(service for service in cluster.services if service.name == victim)
@@ -193,7 +166,7 @@ def test_a_refusal_outlives_a_restart(base_model, tmp_path, victim):
 ], ids=["coordinator", "trainer"])
 def test_a_refusal_whose_answer_is_lost(base_model, tmp_path, options):
     """Killed between the trainer's judgement and its place in the database: the groups are judged again, or their answer is asked for again."""
-    with pool(tmp_path, base_model, of_an_older_version, **options) as (cluster, liar):
+    with pool(tmp_path, base_model, of_an_older_version, SLOW, **options) as (cluster, liar):
         run = cluster.create_run(judged(max_lag=0))
         service = cluster.coordinator if "coordinator" in options else cluster.trainer
         service.wait_killed()

@@ -46,11 +46,7 @@ static uint32_t code_of(const char *text, size_t len) {
 size_t text_step(const struct text *text, size_t at) { return step_of(text->bytes + at, text->len - at); }
 uint32_t text_code_at(const struct text *text, size_t at) { return code_of(text->bytes + at, text->len - at); }
 
-size_t text_characters(const struct text *text) {
-  size_t characters = 0;
-  for (size_t i = 0; i < text->len; i++) characters += ((unsigned char)text->bytes[i] & 0xC0) != 0x80;
-  return characters;
-}
+size_t text_characters(const struct text *text) { return utf8_characters((const char *)text->bytes, text->len); }
 
 size_t text_offset(const struct text *text, size_t character) {
   size_t at = 0;

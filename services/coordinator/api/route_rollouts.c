@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/base/limits.h"
+#include "common/base/utf8.h"
 #include "common/wire/lease.h"
 #include "services/coordinator/writer/core.h"
 #include "services/coordinator/store/ids.h"
@@ -228,8 +229,7 @@ static enum rc query_place(const struct http_request *r, int64_t round_max, stru
 /* What a text has to contain; NULL where that is nothing. */
 static enum rc query_text(const struct http_request *r, const char **out, struct err *err) {
   const char *text = http_query(r, "text");
-  size_t characters = 0;
-  for (const char *c = text ? text : ""; *c; c++) characters += ((unsigned char)*c & 0xc0) != 0x80;
+  const size_t characters = text ? utf8_characters(text, strlen(text)) : 0;
   *out = characters > 0 ? text : NULL;
   if (characters <= TEXT_CHARACTERS_MAX) return RC_OK;
   return err_set(err, RC_INVALID, "text", "text: at most %d characters were expected, %zu came", TEXT_CHARACTERS_MAX, characters);

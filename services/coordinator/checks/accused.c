@@ -4,26 +4,35 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "services/coordinator/checks/verdict.h"
 #include "services/coordinator/pool/leases.h"
 #include "services/coordinator/pool/workers.h"
 #include "services/coordinator/rounds/run_life.h"
 #include "services/coordinator/rounds/stream.h"
 #include "services/coordinator/writer/journal.h"
 
+enum rc drawer_at(struct core *c, const struct drawn_token *t, int64_t *worker, struct err *err) {
+  return store_int(c->store, worker, err,
+                   "SELECT coalesce((SELECT worker FROM handed_back WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND "
+                   "sample = ?4 AND tokens > ?5 ORDER BY tokens LIMIT 1), (SELECT worker FROM samples WHERE run = ?1 AND round = "
+                   "?2 AND group_ordinal = ?3 AND sample = ?4))",
+                   BINDS(b_int(t->run), b_int(t->round), b_int(t->group), b_int(t->sample), b_int(t->position)));
+}
+
+enum rc checked_add(struct core *c, int64_t run, int64_t round, int64_t worker, const struct checked_samples *n, struct err *err) {
+  return store_exec(c->store, err,
+                    "INSERT INTO checked (run, round, name, held, refused, older_tokens, older_distance) SELECT ?1, ?2, name, ?4, "
+                    "?5, ?6, ?7 FROM workers WHERE id = ?3 ON CONFLICT DO UPDATE SET held = held + excluded.held, refused = "
+                    "refused + excluded.refused, older_tokens = older_tokens + excluded.older_tokens, older_distance = "
+                    "older_distance + excluded.older_distance",
+                    BINDS(b_int(run), b_int(round), b_int(worker), b_int(n->held), b_int(n->refused), b_int(n->older.tokens),
+                          b_real(n->older.distance)));
+}
+
 void accused_add(struct accused *a, const char *name, const char *detail) {
   if (!a->first[0]) snprintf(a->first, sizeof a->first, "%s", detail);
   for (int i = 0; i < a->count; i++)
     if (strcmp(a->names[i], name) == 0) return;
   if (a->count < ACCUSED_MAX) a->names[a->count++] = name;
-}
-
-enum rc accused_count(struct core *c, const struct accused *a, const char *name, int64_t held, int64_t refused,
-                      struct err *err) {
-  return store_exec(c->store, err,
-                    "INSERT INTO checked (run, round, name, held, refused) VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO UPDATE "
-                    "SET held = held + excluded.held, refused = refused + excluded.refused",
-                    BINDS(b_int(a->run), b_int(a->round), b_text(name), b_int(held), b_int(refused)));
 }
 
 static enum rc pool_look(struct core *c, const struct accused *a, const char *name, struct checked_pool *out,

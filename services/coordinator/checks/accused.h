@@ -7,6 +7,7 @@
 #ifndef LEASEHOLD_COORDINATOR_CHECKS_ACCUSED_H
 #define LEASEHOLD_COORDINATOR_CHECKS_ACCUSED_H
 
+#include "services/coordinator/checks/verdict.h"
 #include "services/coordinator/writer/core_state.h"
 
 enum { ACCUSED_MAX = 64 /* workers of one check; those of more come with the next */, ACCUSED_DETAIL_MAX = 512 };
@@ -19,11 +20,23 @@ struct accused {
   char first[ACCUSED_DETAIL_MAX]; /* the first refusal, for people */
 };
 
+/* A token of a completion. */
+struct drawn_token {
+  int64_t run, round, group, sample, position;
+};
+/* *worker: who drew it, a holder that handed the sample back behind it, or else the one that ended the sample. */
+enum rc drawer_at(struct core *c, const struct drawn_token *t, int64_t *worker, struct err *err);
+
+/* What was found of a worker's samples. */
+struct checked_samples {
+  int64_t held, refused;
+  struct older_tokens older; /* of those that held */
+};
+/* Added to what was found of its name in the round. */
+enum rc checked_add(struct core *c, int64_t run, int64_t round, int64_t worker, const struct checked_samples *n, struct err *err);
+
 /* detail: the evidence. */
 void accused_add(struct accused *a, const char *name, const char *detail);
-/* Samples that held, or that were refused. */
-enum rc accused_count(struct core *c, const struct accused *a, const char *name, int64_t held, int64_t refused,
-                      struct err *err);
 /* One that is in quarantine already stays there.  *held: the run is paused. */
 enum rc accused_judge(struct core *c, const struct accused *a, const char *name, bool *held, struct err *err);
 

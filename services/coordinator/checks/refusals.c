@@ -22,22 +22,16 @@ struct drawer {
   bool accused; /* of what it sent; else that is inexact */
 };
 
-/* The holder that drew the token that is shown, or else the one that ended the sample. */
 static enum rc drawer_look(struct core *c, int64_t run, const struct refused_sample *r, struct drawer *out, struct err *err) {
+  const struct drawn_token shown = {run, r->round, r->group, r->sample, r->why->position};
   struct rows q;
   bool row = false;
   *out = (struct drawer){0};
-  enum rc rc = store_query(
-      c->store, &q, err,
-      "SELECT w.id, w.name FROM samples s JOIN workers w ON w.id = coalesce((SELECT worker FROM handed_back h WHERE h.run = "
-      "s.run AND h.round = s.round AND h.group_ordinal = s.group_ordinal AND h.sample = s.sample AND h.tokens > ?5 ORDER BY "
-      "h.tokens LIMIT 1), s.worker) WHERE s.run = ?1 AND s.round = ?2 AND s.group_ordinal = ?3 AND s.sample = ?4",
-      BINDS(b_int(run), b_int(r->round), b_int(r->group), b_int(r->sample), b_int(r->why->position)));
-  if (rc == RC_OK) rc = rows_next(&q, &row, err);
-  if (rc == RC_OK && row) {
-    out->worker = rows_int(&q, 0);
-    snprintf(out->name, sizeof out->name, "%s", rows_text(&q, 1, NULL));
-  }
+  enum rc rc = drawer_at(c, &shown, &out->worker, err);
+  if (rc == RC_OK) rc = store_query(c->store, &q, err, "SELECT name FROM workers WHERE id = ?1", BINDS(b_int(out->worker)));
+  if (rc != RC_OK) return rc;
+  rc = rows_next(&q, &row, err);
+  if (rc == RC_OK && row) snprintf(out->name, sizeof out->name, "%s", rows_text(&q, 0, NULL));
   rows_end(&q);
   return rc;
 }
@@ -157,7 +151,7 @@ static enum rc samples_settle(struct core *c, const struct refusals *m, const st
       continue;
     }
     accused_add(accused, d->name, detail);
-    rc = accused_count(c, accused, d->name, 0, 1, err);
+    rc = checked_add(c, m->run, m->round, d->worker, &(struct checked_samples){.refused = 1}, err);
     if (rc == RC_OK)
       rc = journal_incident(c, m->run, "sample_refused", id_sample(m->run, r->round, r->group, r->sample).text, detail, err);
   }
@@ -166,13 +160,10 @@ static enum rc samples_settle(struct core *c, const struct refusals *m, const st
 
 static enum rc held_count(struct core *c, const struct refusals *m, struct err *err) {
   enum rc rc = RC_OK;
-  for (size_t i = 0; i < m->held_count && rc == RC_OK; i++)
-    rc = store_exec(c->store, err,
-                    "INSERT INTO checked (run, round, name, held, refused, older_tokens, older_distance) SELECT ?1, ?2, name, ?4, "
-                    "0, ?5, ?6 FROM workers WHERE id = ?3 ON CONFLICT DO UPDATE SET held = held + excluded.held, older_tokens = "
-                    "older_tokens + excluded.older_tokens, older_distance = older_distance + excluded.older_distance",
-                    BINDS(b_int(m->run), b_int(m->round), b_int(m->held[i].worker), b_int(m->held[i].count),
-                          b_int(m->held[i].older.tokens), b_real(m->held[i].older.distance)));
+  for (size_t i = 0; i < m->held_count && rc == RC_OK; i++) {
+    const struct held_samples *h = &m->held[i];
+    rc = checked_add(c, m->run, m->round, h->worker, &(struct checked_samples){.held = h->count, .older = h->older}, err);
+  }
   return rc;
 }
 

@@ -90,18 +90,10 @@ static enum rc worker_find(struct core *c, struct settling *s, struct judged_wor
   return rc;
 }
 
-/* The holder that drew the token at the first difference, where that is not the one that ended the sample. */
-static enum rc holder_at(struct core *c, const struct settle_message *m, const struct found_sample *f, int64_t *worker,
-                         struct err *err) {
-  return store_int(c->store, worker, err,
-                   "SELECT coalesce((SELECT worker FROM handed_back WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND "
-                   "sample = ?4 AND tokens > ?5 ORDER BY tokens LIMIT 1), ?6)",
-                   BINDS(b_int(m->run), b_int(m->round), b_int(f->group), b_int(f->sample), b_int(f->shown), b_int(*worker)));
-}
-
 static enum rc sample_judge(struct core *c, struct settling *s, struct judged_sample *j, int64_t worker, struct err *err) {
   const struct found_sample *f = j->found;
-  enum rc rc = f->shown >= 0 ? holder_at(c, s->m, f, &worker, err) : RC_OK;
+  const struct drawn_token shown = {s->m->run, s->m->round, f->group, f->sample, f->shown};
+  enum rc rc = f->shown >= 0 ? drawer_at(c, &shown, &worker, err) : RC_OK;
   if (rc == RC_OK) rc = worker_find(c, s, &j->worker, worker, err);
   if (rc != RC_OK) return rc;
   const struct checked_sample facts = {
@@ -140,7 +132,8 @@ static enum rc count_workers(struct core *c, const struct settling *s, struct er
   enum rc rc = RC_OK;
   for (size_t i = 0; i < s->worker_count && rc == RC_OK; i++) {
     const struct judged_worker *w = &s->workers[i];
-    if (w->held + w->refused > 0) rc = accused_count(c, &s->accused, w->name, w->held, w->refused, err);
+    const struct checked_samples samples = {.held = w->held, .refused = w->refused};
+    if (w->held + w->refused > 0) rc = checked_add(c, s->m->run, s->m->round, w->id, &samples, err);
   }
   return rc;
 }
@@ -179,14 +172,10 @@ static enum rc refuse(struct core *c, struct settling *s, const struct judged_sa
 
 /* again: the group's time begins anew. */
 static enum rc group_checked(struct core *c, const struct settling *s, int64_t group, bool again, struct err *err) {
-  const struct bind binds[] = {b_int(s->m->run), b_int(s->m->round), b_int(group), b_int(again), b_int(c->wall_ms)};
-  enum rc rc = store_exec(c->store, err,
-                          "UPDATE groups SET unchecked = 0, leased_ms = iif(?4, ?5, leased_ms) WHERE run = ?1 AND round = "
-                          "?2 AND ordinal = ?3",
-                          binds, 5);
-  if (rc == RC_OK && !again)
-    rc = store_exec(c->store, err, "DELETE FROM handed_back WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3", binds, 3);
-  return rc;
+  return store_exec(c->store, err,
+                    "UPDATE groups SET unchecked = 0, leased_ms = iif(?4, ?5, leased_ms) WHERE run = ?1 AND round = ?2 AND "
+                    "ordinal = ?3",
+                    BINDS(b_int(s->m->run), b_int(s->m->round), b_int(group), b_int(again), b_int(c->wall_ms)));
 }
 
 static enum rc inexact_group(struct core *c, struct settling *s, const struct judged_sample *j, struct err *err) {

@@ -7,16 +7,14 @@
 #include <string.h>
 
 #include "common/base/clock.h"
-#include "common/base/file.h"
 #include "common/base/limits.h"
+#include "common/client/foresight.h"
 #include "common/http/check_machine.h"
 #include "common/wire/worker.h"
 #include "services/coordinator/foresee/round_times.h"
 #include "services/coordinator/rewards/reward_hosts.h"
 #include "services/coordinator/trainer/model_files.h"
 #include "services/coordinator/trainer/run_report.h"
-
-enum { SPACING_LEAST_US = 2 * 1000 * CORE_LOOK_MS }; /* as in pool/pace.c */
 
 struct request {
   const struct json *config, *pace; /* NULL: none */
@@ -33,20 +31,17 @@ struct foreseen {
 /* ---- the request ---- */
 
 static enum rc request_read(struct request *out, struct json **root, const char *file, struct err *err) {
-  struct buf text = BUF_INIT;
   const struct json_field fields[] = {
       {.name = "config", .kind = FIELD_VALUE, .target = &out->config},
       {.name = "pace", .kind = FIELD_VALUE, .target = &out->pace},
       {.name = "model", .kind = FIELD_STRING, .target = &out->model, .min = 1, .max = LIMIT_PATH_MAX - 1}};
-  *root = NULL;
-  enum rc rc = file_read(&text, strcmp(file, "-") == 0 ? "/dev/stdin" : file, LIMIT_BODY_BYTES, err);
-  if (rc == RC_OK && text.len > 0) rc = json_parse(root, text.data, text.len, 0, err);
-  if (rc == RC_OK && *root)
+  enum rc rc = foresight_file_read(root, file, err);
+  if (rc != RC_OK) return rc;
+  if (*root)
     rc = json_fields(*root, fields, sizeof fields / sizeof fields[0], UNKNOWN_REFUSED, &out->arena, err);
   if (rc == RC_OK && out->config && !out->model)
     rc = err_set(err, RC_INVALID, "model", "expected the model's folder beside the run's configuration");
   if (rc != RC_OK) err_in_file(err, file);
-  buf_free(&text);
   return rc;
 }
 
@@ -131,7 +126,7 @@ static void round_write(const struct foreseen *f, const struct json *pace, struc
                                     .groups = c->groups_per_round > 0 ? c->groups_per_round : all,
                                     .samples = c->samples_per_group,
                                     .groups_per_step = c->mode == MODE_INFLIGHT ? 0 : c->groups_per_step,
-                                    .spacing_least_us = SPACING_LEAST_US,
+                                    .spacing_least_us = CORE_POLLS_SPACING_US,
                                     .new_tokens = number_of(pace, "new_tokens"),
                                     .prompt_us = number_of(pace, "prompt_us"),
                                     .group_us = number_of(pace, "group_us"),
@@ -201,10 +196,7 @@ static enum rc answer(const struct foreseen *f, const struct request *q, const s
   if (!q->pace) check_machine_write(&w, program, folder_of(dir, options->db_path));
   if (q->config) run_write(f, q, &w);
   json_object_end(&w);
-  const enum rc rc = buf_check(&out, err);
-  if (rc == RC_OK) printf("%s\n", out.data);
-  buf_free(&out);
-  return rc;
+  return foresight_print(&out, err);
 }
 
 enum rc foresee(const struct core_options *options, const struct program *program, const char *request,

@@ -9,8 +9,6 @@
 
 static_assert((int)WIRE_STEP_SLOTS == (int)STEP_COST_SLOTS, "the wire's table is the one that is decided by");
 
-enum { SPACING_LEAST_US = 2 * 1000 * CORE_LOOK_MS }; /* parked polls are looked at no more often */
-
 /* The writer's thread plays about ten samples a microsecond, and may plan for a hundredth of the round. */
 #define PLAYED_PER_US 0.1
 
@@ -68,7 +66,7 @@ static void plan_round(struct pace *p, const struct pace_round *r) {
                               .servers = r->servers,
                               .slots = r->slots / r->servers,
                               .train_us_per_token = 1e6 / (r->groups_per_s * tokens),
-                              .spacing_least_us = SPACING_LEAST_US,
+                              .spacing_least_us = CORE_POLLS_SPACING_US,
                               .groups = r->groups,
                               .samples = r->samples,
                               .most = r->most,

@@ -309,6 +309,12 @@ void group_advantages(const struct run_config *config, const struct scored_group
   advantages_of(config->advantage, shaped, g->count, config->advantage_epsilon, advantages);
 }
 
+static void sealing_advantages(const struct run_config *config, struct sealing *g) {
+  const struct group_head *h = g->head;
+  const struct scored_group scored = {h->round, h->ordinal, h->count, h->max_new_tokens, g->lengths};
+  group_advantages(config, &scored, g->rewards, g->shaped, g->advantages);
+}
+
 static void latency_note(struct core *c, const struct group_head *h) {
   if (h->leased_ms && c->wall_ms > h->leased_ms)
     rate_note(&c->pool->rates.latency, (double)(c->wall_ms - h->leased_ms) / 1000, 1, c->now_ms);
@@ -328,8 +334,7 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
   if (rc == RC_OK && remote)
     rc = remote_rewards_add(c, &(struct reward_group){h->run, h->round, h->ordinal}, rule, g.rewards, rule->is_sum ? g.values : NULL, h->count, err);
   if (rc == RC_OK && h->purpose == LEASE_TRAINING) {
-    const struct scored_group scored = {h->round, h->ordinal, h->count, h->max_new_tokens, g.lengths};
-    group_advantages(config, &scored, g.rewards, g.shaped, g.advantages);
+    sealing_advantages(config, &g);
     reason = group_filter_reason(config, g.advantages, h->count);
     state = reason ? GROUP_FILTERED : GROUP_SEALED;
   }
@@ -388,8 +393,7 @@ static enum rc advantages_expected(struct core *c, const struct group_head *h, c
   struct sealing g = {.head = h, .rule = run_rule(&c->context->config, h->set)};
   const enum rc rc = sealing_gather(c, &g, done, count, arena, err);
   if (rc != RC_OK) return rc;
-  const struct scored_group scored = {h->round, h->ordinal, h->count, h->max_new_tokens, g.lengths};
-  group_advantages(&c->context->config, &scored, g.rewards, g.shaped, g.advantages);
+  sealing_advantages(&c->context->config, &g);
   *out = g.advantages;
   return RC_OK;
 }

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/utf8.h"
+
 enum { INDEX_DIGITS_MAX = 6 };
 
 /* "[-12]" at the path's beginning: its length, 0 when there is none.  *index may be NULL. */
@@ -16,15 +18,9 @@ static size_t index_length(const char *path, long *index) {
   return sign + digits + 2;
 }
 
-static size_t utf8_length(const char *text) {
-  size_t n = 0;
-  for (; *text; text++) n += ((unsigned char)*text & 0xC0) != 0x80;
-  return n;
-}
-
 enum rc key_path_check(const char *path, struct err *err) {
   const char *at = path;
-  bool good = utf8_length(path) <= KEY_PATH_CHARS_MAX;
+  bool good = utf8_characters(path, strlen(path)) <= KEY_PATH_CHARS_MAX;
   while (good) {
     const size_t key = strcspn(at, ".[]");
     good = key > 0;

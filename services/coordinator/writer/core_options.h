@@ -12,7 +12,10 @@ struct http_access;
 
 /* The writer looks at the time at least so often.  When it comes back more than three times as late, it was away and
  * puts deadlines off (expiry_stall): a test moves its clock by steps of this, with core_wake after each. */
-enum { CORE_LOOK_MS = 100 };
+enum {
+  CORE_LOOK_MS = 100,
+  CORE_POLLS_SPACING_US = 2 * 1000 * CORE_LOOK_MS /* parked polls are looked at no more often */
+};
 
 /* All on the writer's thread, or before it is started and after it has ended. */
 struct core_callbacks {

@@ -1,8 +1,6 @@
 /* Loads the model as the server would, and tells how far that went. */
 #include "services/generation-server/foresee/foresee.h"
 
-#include <stdio.h>
-
 #include "common/base/pool.h"
 #include "common/http/check_machine.h"
 #include "common/client/foresight.h"
@@ -51,10 +49,6 @@ static void model_write(const struct foreseen *f, const struct loaded_model_opti
   memory_report_write(&m->plan, &m->room, &f->start, w);
 }
 
-static void error_write(const struct err *e, const char *key, struct json_writer *w) {
-  json_kv_string(w, key, e->rc == RC_OK ? NULL : e->message);
-}
-
 static enum rc answer(const struct foreseen *f, const struct loaded_model_options *options,
                       const struct program *program, struct err *err) {
   struct buf out = BUF_INIT;
@@ -62,16 +56,13 @@ static enum rc answer(const struct foreseen *f, const struct loaded_model_option
   json_writer_init(&w, &out);
   json_object_begin(&w);
   check_machine_write(&w, program, NULL);
-  error_write(&f->start, "start_refused", &w);
+  foresight_reason_write(&f->start, "start_refused", &w);
   if (f->model.parameters > 0) model_write(f, options, &w);
   json_key(&w, "pace");
   pace_write(f, &w);
-  error_write(&f->unmeasured, "pace_unknown", &w);
+  foresight_reason_write(&f->unmeasured, "pace_unknown", &w);
   json_object_end(&w);
-  const enum rc rc = buf_check(&out, err);
-  if (rc == RC_OK) printf("%s\n", out.data);
-  buf_free(&out);
-  return rc;
+  return foresight_print(&out, err);
 }
 
 enum rc foresee(const struct loaded_model_options *options, const char *model_dir, const struct program *program,

@@ -1,7 +1,6 @@
 /* Makes the parts of a trainer one after the other, and tells how far that went. */
 #include "services/trainer-server/foresee/foresee.h"
 
-#include <stdio.h>
 #include <unistd.h>
 
 #include "common/base/file.h"
@@ -73,10 +72,6 @@ static void engine_write(const struct foreseen *f, const struct engine *e, struc
   memory_report_write(&f->plan, &f->room, &f->start, w);
 }
 
-static void error_write(const struct err *e, const char *key, struct json_writer *w) {
-  json_kv_string(w, key, e->rc == RC_OK ? NULL : e->message);
-}
-
 static enum rc answer(const struct foreseen *f, struct trainer *t, const struct program *program, const char *dir,
                       struct err *err) {
   struct buf out = BUF_INIT;
@@ -84,17 +79,14 @@ static enum rc answer(const struct foreseen *f, struct trainer *t, const struct 
   json_writer_init(&w, &out);
   json_object_begin(&w);
   check_machine_write(&w, program, dir);
-  error_write(&f->start, "start_refused", &w);
+  foresight_reason_write(&f->start, "start_refused", &w);
   if (t) engine_write(f, trainer_engine(t), &w);
-  error_write(&f->run_refused, "run_refused", &w);
+  foresight_reason_write(&f->run_refused, "run_refused", &w);
   json_key(&w, "pace");
   pace_write(f, &w);
-  error_write(&f->unmeasured, "pace_unknown", &w);
+  foresight_reason_write(&f->unmeasured, "pace_unknown", &w);
   json_object_end(&w);
-  const enum rc rc = buf_check(&out, err);
-  if (rc == RC_OK) printf("%s\n", out.data);
-  buf_free(&out);
-  return rc;
+  return foresight_print(&out, err);
 }
 
 enum rc foresee(const struct trainer_options *options, const struct program *program, const char *request,
