@@ -313,10 +313,19 @@ static bool is_request(const struct engine *e, const struct decode_job *job, con
   return (void)e, (void)m, job->kind == DECODE_JOB_OF_REQUEST;
 }
 
+static void show_state(struct engine *e) {
+  atomic_store(&e->shown_slots_busy, e->slots_busy);
+  atomic_store(&e->shown_waiting, e->live_count - e->slots_busy);
+  atomic_store(&e->shown_pages_free, kv_pages_free(e->kv));
+}
+
+/* Who sees the pause sees what it has left. */
 static void pause(struct engine *e, const struct message *m) {
   if (m->pause == ENGINE_PAUSE_ABORT) end_jobs(e, is_request, m, DECODE_JOB_DROPPED);
   for (int i = 0; i < e->live_count && m->pause == ENGINE_PAUSE_RETRACT; i++)
-    if (e->live[i]->slot >= 0) sample_evict(e, e->live[i]);
+    sample_evict(e, e->live[i]); /* one without a slot may share its prompt's */
+  settle(e);
+  show_state(e);
   atomic_store(&e->pausing, m->pause == ENGINE_PAUSE_WAIT);
   atomic_store(&e->paused, m->pause != ENGINE_PAUSE_WAIT);
 }
@@ -366,12 +375,6 @@ static bool take_messages(struct engine *e, int64_t wait_ms) {
 }
 
 /* --- the thread --- */
-
-static void show_state(struct engine *e) {
-  atomic_store(&e->shown_slots_busy, e->slots_busy);
-  atomic_store(&e->shown_waiting, e->live_count - e->slots_busy);
-  atomic_store(&e->shown_pages_free, kv_pages_free(e->kv));
-}
 
 /* Results computed since the device failed are dropped; tokens from before are kept. */
 static void give_up(struct engine *e) {
