@@ -370,7 +370,7 @@ $(BUILD)/tests/fuzz/protocol: $(BUILD)/obj/tests/fuzz/protocol.o $(BUILD)/lib/li
 comma := ,
 FUZZ_CHOSEN = $(or $(subst $(comma), ,$(TARGETS)),$(FUZZ_TARGETS))
 FUZZ_SOURCES = SRC_isa= SRC_amx= SRC_model="$(filter-out common/model/cpu/%,$(SRC_model))" \
-               SRC_coordinator="$(filter $(addprefix services/coordinator/,decide/% verifiers/% run/%),$(SRC_coordinator))"
+               SRC_coordinator="$(filter $(addprefix services/coordinator/,decide/% evaluation/% verifiers/% run/%),$(SRC_coordinator))"
 FUZZ_BUILD = $(MAKE) --no-print-directory -j2 -s BUILD=$(BUILD)/fuzz CC=clang WARN= $(FUZZ_SOURCES) CFLAGS="-O1 -g1 -fno-omit-frame-pointer" \
              SAN="-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all"
 

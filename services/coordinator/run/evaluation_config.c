@@ -49,6 +49,15 @@ static enum rc read_verifier(struct evaluation_set *s, const struct json *value,
   return rc;
 }
 
+static enum rc name_by_file(struct evaluation_set *s, struct arena *arena, struct err *err) {
+  s->name = evaluation_name_of(s->path, arena);
+  if (!s->name) return err_set(err, RC_NO_MEMORY, NULL, "a set's name was refused memory");
+  const size_t len = strlen(s->name);
+  if (len > 0 && len < LIMIT_NAME_MAX) return RC_OK;
+  return err_set(err, RC_INVALID, "name", "expected a `name` of 1 to %d bytes, the file '%.100s' would give one of %zu",
+                 LIMIT_NAME_MAX - 1, s->path, len);
+}
+
 static enum rc read_set(struct evaluation_set *s, const struct evaluation_set *base, const struct json *value,
                         struct arena *arena, struct err *err) {
   struct reading_given given;
@@ -67,8 +76,7 @@ static enum rc read_set(struct evaluation_set *s, const struct evaluation_set *b
       UNKNOWN_REFUSED, arena, err);
   if (rc == RC_OK) rc = reading_resolve(&s->reading, &given, arena, err);
   if (rc == RC_OK && verifier && json_type_of(verifier) != JSON_NULL) rc = read_verifier(s, verifier, arena, err);
-  if (rc == RC_OK && !s->name && !(s->name = evaluation_name_of(s->path, arena)))
-    rc = err_set(err, RC_NO_MEMORY, NULL, "a set's name was refused memory");
+  if (rc == RC_OK && !s->name) rc = name_by_file(s, arena, err);
   return rc;
 }
 
