@@ -183,6 +183,31 @@ static void a_pause_that_aborts_gives_back_what_there_is(void **state) {
   rig_close(&rig);
 }
 
+/* One slot for two samples: the one that waits shares the pages of their prompt. */
+static void a_pause_that_retracts_leaves_no_keys_and_values(void **state) {
+  (void)state;
+  int32_t prompt[20];
+  struct rig rig;
+  struct outcome expected, o;
+  rig_open(&rig, 1, 64, 16, 32);
+  const struct decode_job_spec spec = spec_of(prompt, 20, 2, 2, 40);
+  submit(&rig, &spec, &expected);
+  run_until_idle(&rig);
+  for (int at = 1; at < 8; at += 3) {
+    submit(&rig, &spec, &o);
+    steps(&rig, at);
+    assert_int_equal(engine_pause(rig.engine, ENGINE_PAUSE_RETRACT), RC_OK);
+    engine_step(rig.engine);
+    struct engine_counters n;
+    engine_read_counters(rig.engine, &n);
+    assert_true(n.pages_free == n.pages_total && n.samples_waiting == 2 && !o.ended);
+    assert_int_equal(engine_resume(rig.engine), RC_OK);
+    run_until_idle(&rig);
+    assert_same_outcome(&o, &expected);
+  }
+  rig_close(&rig);
+}
+
 /* New weights are taken while the engine rests; keys and values are kept, and each token says so. */
 static void weights_change_during_a_pause(void **state) {
   (void)state;
@@ -213,6 +238,7 @@ int main(void) {
       cmocka_unit_test(changed_logits_do_not_depend_on_the_others),
       cmocka_unit_test(no_stop_id_comes_before_min_new_tokens),
       cmocka_unit_test(a_pause_changes_no_token),
+      cmocka_unit_test(a_pause_that_retracts_leaves_no_keys_and_values),
       cmocka_unit_test(a_pause_that_aborts_gives_back_what_there_is),
       cmocka_unit_test(weights_change_during_a_pause),
   };
