@@ -2,6 +2,7 @@
  * order the hash covers. */
 #include "services/coordinator/run/run_config.h"
 
+#include <float.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -415,9 +416,9 @@ static enum rc resolve(struct run_config *c, bool has_total_steps, bool has_grou
     return err_set(err, RC_INVALID, "groups_per_round",
                    "expected at least 1, got %d; 0 (the whole dataset) is for objective 'evaluate'",
                    c->groups_per_round);
-  if (!evaluates && !supervised && !(c->sampling.temperature > 0)) {
+  if (!evaluates && !supervised && !((float)c->sampling.temperature >= FLT_MIN)) { /* as the trainer counts it */
     return err_set(err, RC_INVALID, "sampling.temperature",
-                   "training needs a temperature above 0, so that log-probabilities can be repeated; got %g",
+                   "training needs a temperature above 0 as a float32, so that log-probabilities can be repeated; got %g",
                    c->sampling.temperature);
   }
   if (supervised) {

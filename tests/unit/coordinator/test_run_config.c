@@ -171,11 +171,13 @@ static void faults_name_their_field(void **state) {
       {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"objective\":\"cross_entropy\"},\"evaluation\":{\"path\":\"b\","
        "\"every_rounds\":2}}",
        "evaluation", RC_INVALID},
+#define LONG_NAME "a-name-that-is-longer-than-the-sixty-three-bytes-which-a-name-may-have-when-it-is-given-or-made-of-a-file's-own-and-then-some-more-of-it"
 #define SETS(sets, more) "{\"dataset\":{\"path\":\"a\"},\"evaluation\":{\"every_rounds\":2,\"sets\":" sets "}" more "}"
 #define TWO "[{\"path\":\"x\",\"samples\":6},{\"path\":\"y\"}]"
       {SETS("[]", ""), "evaluation.sets", RC_INVALID},
       {SETS("[{\"path\":\"x\"}],\"path\":\"y\"", ""), "evaluation.sets", RC_INVALID},
       {SETS("[{\"name\":\"x\"}]", ""), "evaluation.sets[0].path", RC_INVALID},
+      {SETS("[{\"path\":\"" LONG_NAME ".jsonl\"}]", ""), "evaluation.sets[0].name", RC_INVALID},
       {SETS("[{\"path\":\"d/x.jsonl\"},{\"path\":\"d/x.v2.jsonl.gz\"}]", ""), "evaluation.sets", RC_INVALID},
       {SETS("[{\"path\":\"x\",\"problems\":4000},{\"path\":\"y\",\"problems\":97}]", ""), "evaluation.sets", RC_INVALID},
       {SETS("[{\"path\":\"x\",\"verifier\":{\"kind\":\"numeric\",\"shuffle_rewards\":true}}]", ""),
