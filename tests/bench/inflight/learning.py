@@ -13,7 +13,7 @@ import os
 import shutil
 
 from cell import figures, sums
-from services import Usage, place, wait_quietly
+from services import VERIFY, Usage, place, wait_quietly
 
 from harness import Cluster, call, grpo_config, warmup_config
 
@@ -74,7 +74,7 @@ class School:
 
     def config(self, lag, lr, rounds, checkpoint_every):
         made = grpo_config(rounds, self.seed, self.groups, SAMPLES)
-        made.update(name=f"{name_of(lag)}, lr {lr:g}", mode="sync", start=self.start)
+        made.update(name=f"{name_of(lag)}, lr {lr:g}", mode="sync", start=self.start, verify_samples=VERIFY)
         if lag:
             made.update(mode="inflight", max_lag=lag, samples_ahead=lag * self.groups * SAMPLES)
         made["training"].update(lr=lr, objective="reinforce", clip_high=RATIO_MAX - 1, checkpoint_every=checkpoint_every)

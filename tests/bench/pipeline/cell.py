@@ -14,7 +14,7 @@ import re
 import shutil
 import time
 
-from services import Usage, place, wait_quietly
+from services import VERIFY, Usage, place, wait_quietly
 from workload import CONTEXT, LENGTH_MAX, draw_lengths, write_dataset, write_model
 
 from harness import DATA, Cluster, call, digests
@@ -59,7 +59,7 @@ class Cell:
 def config(cell, mode):
     made = json.loads((DATA / "runs/grpo.json").read_text())
     del made["evaluation"], made["start"]
-    made.update(name=f"{cell.lengths}, {mode}", rounds=cell.rounds, seed=cell.seed, groups_per_round=cell.groups, samples_per_group=SAMPLES, **MODES[mode])
+    made.update(name=f"{cell.lengths}, {mode}", rounds=cell.rounds, seed=cell.seed, groups_per_round=cell.groups, samples_per_group=SAMPLES, verify_samples=VERIFY, **MODES[mode])
     if mode == "inflight":
         made["samples_ahead"] = STEPS_AHEAD * cell.groups * SAMPLES
     made["dataset"] = {"path": "train.jsonl", "shuffle": False}

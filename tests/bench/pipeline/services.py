@@ -17,6 +17,7 @@ os.environ.setdefault("LEASEHOLD_TEST_BIN", os.environ.get("BIN", str(ROOT / "bu
 SAMPLER_CPUS, TRAINER_CPUS, COORDINATOR_CPUS, COORDINATOR_HTTP_CPUS = (
     os.environ.get(name, default) for name, default in (("SAMPLER_CPUS", "0"), ("TRAINER_CPUS", "1"), ("COORDINATOR_CPUS", "0"), ("COORDINATOR_HTTP_CPUS", "1"))
 )
+VERIFY = bool(os.environ.get("VERIFY"))  # the trainer checks what was sampled beside sampling, in `sync` too, which is no serial baseline then
 RUN_SECONDS = 1800
 TICKS = os.sysconf("SC_CLK_TCK")
 
