@@ -77,8 +77,9 @@ enum rc batch_submit(const struct batch *b, struct http_client *http, bool ask_f
     struct arena arena = ARENA_INIT;
     struct batch_status status;
     const enum rc rc = trainer_batch_status(&t, b->built.message.batch_id, 0, 0, &status, &arena, CALL_MS, err);
+    const bool failed = rc == RC_OK && status.state == JOB_FAILED; /* behind a step that failed */
     arena_free(&arena);
-    if (rc != RC_NOT_FOUND) return rc;
+    if (rc != RC_NOT_FOUND && !failed) return rc;
   }
   return trainer_submit_batch(&t, &b->built.message, SUBMIT_MS, err);
 }

@@ -32,6 +32,16 @@ static enum rc train_ahead(struct driver *d, const struct active_run *a, struct 
   return train_round(d, &next, err);
 }
 
+/* In flight, when it has just been submitted: the next step's groups follow it. */
+static enum rc take_step(struct driver *d, const struct active_run *a, int64_t round, bool *over, struct err *err) {
+  struct sent_step *s = &d->stepping;
+  const enum rc rc = step_round(d, a, round, over, err);
+  if (rc != RC_OK || s->run != a->run || s->round != round || s->followed) return rc;
+  s->followed = true;
+  train_ahead_of_version(d, a);
+  return RC_OK;
+}
+
 /* The next step on the run.  *progress: it may have left more to do at once; after train_round, kicks tell. */
 static enum rc work(struct driver *d, const struct active_run *a, bool *progress, struct err *err) {
   const bool opened = d->context && d->context->run == a->run && d->verified_trainer == d->trainer.worker;
@@ -48,7 +58,7 @@ static enum rc work(struct driver *d, const struct active_run *a, bool *progress
       const enum rc rc = train_ahead(d, a, err);
       if (rc != RC_OK) return rc;
       round_work(d->context, round, -1);
-      return step_round(d, a, round, progress, err);
+      return take_step(d, a, round, progress, err);
     }
   }
   return RC_OK;
@@ -69,6 +79,7 @@ static bool driver_turn(struct driver *d) {
       trouble_over(d, &a);
     else if (!atomic_load(&d->stopping) && !look_run_over(driver_readers(d), a.run))
       d->retry_ms = trouble_meet(d, &a, rc, &err);
+    if (rc != RC_OK) driver_drop_ahead(d); /* the trainer may have failed it with the step */
   }
   look_free(&a);
   log_context_clear();

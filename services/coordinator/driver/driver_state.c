@@ -6,8 +6,14 @@ void driver_drop_sent(struct driver *d) {
   d->sent.run = 0;
 }
 
+void driver_drop_ahead(struct driver *d) {
+  trainer_job_free(&d->ahead.job);
+  d->ahead.run = 0;
+}
+
 void driver_forget_run(struct driver *d) {
   driver_drop_sent(d);
+  driver_drop_ahead(d);
   run_context_release(d->context);
   d->context = NULL;
   d->verified_trainer = 0;

@@ -22,6 +22,21 @@ enum rc round_job_next(struct readers *readers, int64_t run, int64_t round, cons
   return rc;
 }
 
+enum rc round_planned_ahead(struct readers *readers, int64_t run, int64_t round, bool *planned, struct round_job *out,
+                            struct err *err) {
+  struct store *s;
+  int64_t number = 0;
+  enum rc rc = readers_take(readers, &s, err);
+  if (rc != RC_OK) return rc;
+  rc = store_int(s, &number, err,
+                 "SELECT batch FROM groups INDEXED BY groups_batch WHERE run = ?1 AND trained_in = ?2 ORDER BY batch LIMIT 1",
+                 BINDS(b_int(run), b_int(round)));
+  readers_give(readers, s);
+  *planned = rc == RC_OK;
+  *out = (struct round_job){.number = number};
+  return rc == RC_NOT_FOUND ? RC_OK : rc;
+}
+
 enum rc trainer_job_send(struct trainer_job *out, struct readers *readers, struct run_context *context,
                          const struct trainer_target *trainer, const struct round_place *place,
                          const struct round_job *job, bool ask_first, struct http_client *http, struct err *err) {

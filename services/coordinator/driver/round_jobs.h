@@ -26,6 +26,10 @@ static inline struct round_job round_job_none(void) { return (struct round_job){
 enum rc round_job_next(struct readers *readers, int64_t run, int64_t round, const struct round_job *after, bool undone,
                        struct round_job *out, bool *found, struct err *err);
 
+/* *planned: groups are planned for a round that the step under way will open (rounds/batches.h); *out: their batch. */
+enum rc round_planned_ahead(struct readers *readers, int64_t run, int64_t round, bool *planned, struct round_job *out,
+                            struct err *err);
+
 /* One of the two. */
 struct trainer_job {
   struct batch *batch;

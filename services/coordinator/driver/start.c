@@ -161,6 +161,7 @@ enum rc start_run(struct driver *d, const struct active_run *a, struct err *err)
     d->verified_trainer = d->trainer.worker;
     d->context_from = 0;
     d->newest_round = a->has_round ? a->round : -1;
+    if (a->has_round && d->context->config.mode == MODE_INFLIGHT) d->newest_round++; /* its first batch went ahead of it */
     log_info("run %s: the trainer holds version %" PRId64, id.text, behind ? a->version : answer.version);
   }
   arena_free(&arena);

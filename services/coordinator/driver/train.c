@@ -10,12 +10,26 @@
 
 /* ---- sending ---- */
 
+/* Was the job sent ahead of its round?  *out: it, then the caller's. */
+static bool take_ahead(struct driver *d, const struct active_run *a, const struct round_job *job, struct trainer_job *out) {
+  struct sent_ahead *s = &d->ahead;
+  const bool found = s->run == a->run && s->round == a->round && s->trainer == d->trainer.worker && !job->inner &&
+                     job->number == s->place.number;
+  if (found) {
+    *out = s->job;
+    s->job = (struct trainer_job){0};
+  }
+  driver_drop_ahead(d);
+  return found;
+}
+
 static enum rc send_job(struct driver *d, const struct active_run *a, const struct round_job *job, bool stored_before,
                         struct err *err) {
   const struct round_place place = {.round = a->round, .version = a->round_version};
   struct trainer_job made;
-  enum rc rc =
-      trainer_job_send(&made, driver_readers(d), d->context, &d->trainer, &place, job, stored_before, d->http, err);
+  enum rc rc = RC_OK;
+  if (!take_ahead(d, a, job, &made))
+    rc = trainer_job_send(&made, driver_readers(d), d->context, &d->trainer, &place, job, stored_before, d->http, err);
   if (rc == RC_OK) rc = batch_answers_add(d->answers, &made, err);
   if (rc == RC_OK) d->sent.newest = *job;
   if (rc == RC_OK)
@@ -68,4 +82,21 @@ enum rc train_round(struct driver *d, const struct active_run *a, struct err *er
   if (batch_answers_pending(d->answers)) return RC_OK;
   /* no batch is left whose answer would begin it: there was none, or the last group was filtered */
   return next_step_begin(d->core, a, &d->context->config, err);
+}
+
+void train_ahead_of_version(struct driver *d, const struct active_run *a) {
+  const struct round_place place = {.round = a->round + 1, .version = a->round_version + 1};
+  struct sent_ahead *s = &d->ahead;
+  struct err err = {0};
+  bool planned = false;
+  driver_drop_ahead(d);
+  enum rc rc = round_planned_ahead(driver_readers(d), a->run, place.round, &planned, &s->place, &err);
+  if (rc == RC_OK && planned)
+    rc = trainer_job_send(&s->job, driver_readers(d), d->context, &d->trainer, &place, &s->place, false, d->http, &err);
+  if (rc != RC_OK) log_debug("the batch behind the step waits for its version: %s", err.message);
+  if (rc != RC_OK || !planned) return;
+  s->run = a->run;
+  s->round = place.round;
+  s->trainer = d->trainer.worker;
+  log_debug("batch %" PRId64 " is with the trainer, behind the step", s->place.number);
 }

@@ -193,12 +193,12 @@ static enum rc stream_select(struct batch_plan *plan, const struct selection *by
   const struct run_config *config = &by->context->config;
   static const char completion[] =
       "SELECT round, ordinal, tokens + sample_count * length(prompt_ids) / 4, state FROM groups INDEXED BY groups_sealed "
-      "WHERE run = ?1 AND state = " SQL_GROUP_SEALED " AND ordinal < ?2 ORDER BY sealed_ms, round, ordinal";
+      "WHERE run = ?1 AND state = " SQL_GROUP_SEALED " AND ordinal < ?2 AND version_first >= ?3 ORDER BY sealed_ms, round, ordinal";
   static const char submission[] =
       "SELECT round, ordinal, tokens + sample_count * length(prompt_ids) / 4, state FROM (SELECT * FROM groups INDEXED "
       "BY groups_sealed WHERE run = ?1 AND state = " SQL_GROUP_SEALED
       " UNION ALL SELECT * FROM groups INDEXED BY groups_open WHERE run = ?1 AND state = " SQL_GROUP_OPEN
-      ") WHERE ordinal < ?2 ORDER BY round, ordinal";
+      ") WHERE ordinal < ?2 AND (state = " SQL_GROUP_OPEN " OR version_first >= ?3) ORDER BY round, ordinal";
   const bool by_completion = config->order == ORDER_COMPLETION;
   struct step_groups g = {0};
   struct step_members m;
@@ -209,8 +209,8 @@ static enum rc stream_select(struct batch_plan *plan, const struct selection *by
   plan->missing = config->groups_per_step - (int)taken;
   if (rc == RC_OK && plan->missing > 0)
     rc = step_groups_query(&g, s, by_completion ? completion : submission,
-                           BINDS(b_int(plan->run), b_int(ORDINAL_EVALUATION_FIRST)), plan->missing, plan->missing,
-                           by->arena, err);
+                           BINDS(b_int(plan->run), b_int(ORDINAL_EVALUATION_FIRST), b_int(plan->oldest)),
+                           plan->missing, plan->missing, by->arena, err);
   if (rc == RC_OK) rc = candidates_alloc(&sealed, plan->missing > 0 ? plan->missing : 1, by->arena, err);
   if (rc != RC_OK) return rc;
   membership_find(&m, g.standing, g.count, plan->missing > 0 ? plan->missing : 1);
@@ -250,12 +250,16 @@ static enum rc preprocessed_note(struct core *c, const struct batch_plan *m, str
                     BINDS(b_int(m->run), b_int(m->round), b_int(m->number)));
 }
 
-enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err) {
-  enum rc rc = store_exec(c->store, err,
-                          "INSERT INTO batches (run, round, number, groups, tokens, submitted_ms, step) VALUES (?1, "
-                          "?2, ?3, ?4, ?5, ?6, ?7)",
-                          BINDS(b_int(m->run), b_int(m->round), b_int(m->number), b_int(m->groups), b_int(m->tokens),
-                                b_int(c->wall_ms), b_int(m->step)));
+static enum rc batch_insert(struct core *c, const struct batch_plan *m, struct err *err) {
+  return store_exec(c->store, err,
+                    "INSERT INTO batches (run, round, number, groups, tokens, submitted_ms, step) VALUES (?1, ?2, ?3, ?4, ?5, "
+                    "?6, ?7)",
+                    BINDS(b_int(m->run), b_int(m->round), b_int(m->number), b_int(m->groups), b_int(m->tokens),
+                          b_int(c->wall_ms), b_int(m->step)));
+}
+
+static enum rc groups_submit(struct core *c, const struct batch_plan *m, struct err *err) {
+  enum rc rc = RC_OK;
   for (int i = 0; i < m->groups && rc == RC_OK; i++) {
     rc = store_exec(c->store, err,
                     "UPDATE groups SET trained_in = ?2, batch = ?5, state = ?6 WHERE run = ?1 AND round = ?3 AND ordinal "
@@ -266,23 +270,101 @@ enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err
       rc = err_set(err, RC_CONFLICT, "state", "group %s is not sealed any more",
                    id_group(m->run, m->places[i].round, m->places[i].ordinal).text);
   }
+  return rc;
+}
+
+/* In its round's figures.  In flight, the round may have all its groups now. */
+static enum rc plan_count(struct core *c, const struct batch_plan *m, struct err *err) {
   const struct run_config *config = c->context && c->context->run == m->run ? &c->context->config : NULL;
   const bool stream = config && config->mode == MODE_INFLIGHT, has_reference = config && run_has_reference(config);
-  if (rc == RC_OK && m->completes && !stream) rc = inner_steps_plan(c, m->run, m->round, &m->inner, err);
-  if (rc == RC_OK)
-    rc = store_exec(c->store, err,
-                    "UPDATE rounds SET submitted_ms = coalesce(submitted_ms, ?3), jobs_undone = jobs_undone + 1, "
-                    "groups_sealed = groups_sealed - ?4 * (NOT ?6), groups_trained = groups_trained + ?4 * ?6, "
-                    "submitted_samples = submitted_samples + (SELECT coalesce(sum(sample_count), 0) FROM groups WHERE "
-                    "run = ?1 AND trained_in = ?2 AND batch = ?5), groups_preprocessed = iif(?7, "
-                    "coalesce(groups_preprocessed, 0), NULL) WHERE run = ?1 AND round = ?2",
-                    BINDS(b_int(m->run), b_int(m->round), b_int(c->wall_ms), b_int(m->groups), b_int(m->number),
-                          b_int(stream), b_int(has_reference)));
+  enum rc rc = store_exec(c->store, err,
+                          "UPDATE rounds SET submitted_ms = coalesce(submitted_ms, ?3), jobs_undone = jobs_undone + 1, "
+                          "groups_sealed = groups_sealed - ?4 * (NOT ?6), groups_trained = groups_trained + ?4 * ?6, "
+                          "submitted_samples = submitted_samples + (SELECT coalesce(sum(sample_count), 0) FROM groups WHERE "
+                          "run = ?1 AND trained_in = ?2 AND batch = ?5), groups_preprocessed = iif(?7, "
+                          "coalesce(groups_preprocessed, 0), NULL) WHERE run = ?1 AND round = ?2",
+                          BINDS(b_int(m->run), b_int(m->round), b_int(c->wall_ms), b_int(m->groups), b_int(m->number),
+                                b_int(stream), b_int(has_reference)));
   if (rc == RC_OK && has_reference) rc = preprocessed_note(c, m, err);
   if (rc != RC_OK || !stream) return rc;
   stream_moved(c);
   rc = round_sums_taken(c, m->run, m->round, m->number, err);
   return rc == RC_OK ? stream_when_full(c, m->run, err) : rc;
+}
+
+enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err) {
+  const bool stream = c->context && c->context->run == m->run && c->context->config.mode == MODE_INFLIGHT;
+  enum rc rc = batch_insert(c, m, err);
+  if (rc == RC_OK) rc = groups_submit(c, m, err);
+  if (rc == RC_OK && m->completes && !stream) rc = inner_steps_plan(c, m->run, m->round, &m->inner, err);
+  return rc == RC_OK ? plan_count(c, m, err) : rc;
+}
+
+/* ---- planning ahead ---- */
+
+/* What waits for the round; groups 0: nothing.  The trainer has the step to do, so what a preprocessor may yet compute waits. */
+static enum rc first_select(struct core *c, struct batch_plan *plan, struct arena *arena, struct err *err) {
+  const struct batch_moment moment = {.wall_ms = c->wall_ms, .trainer_idle = false};
+  plan->groups = 0;
+  if (plan->round >= c->context->config.rounds) return RC_OK;
+  return batches_select(plan, c->store, c->context, &moment, c->options.batch_tokens, arena, err);
+}
+
+/* What was planned ahead of the round; groups 0: nothing. */
+static enum rc first_read(struct core *c, struct batch_plan *plan, struct err *err) {
+  struct rows q;
+  bool row = false;
+  plan->groups = 0;
+  enum rc rc = store_query(c->store, &q, err,
+                           "SELECT count(*), sum(tokens + sample_count * length(prompt_ids) / 4) FROM groups INDEXED BY "
+                           "groups_batch WHERE run = ?1 AND trained_in = ?2 AND batch = ?3",
+                           BINDS(b_int(plan->run), b_int(plan->round), b_int(plan->number)));
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  if (rc == RC_OK && row) {
+    plan->groups = (int)rows_int(&q, 0);
+    plan->tokens = rows_int(&q, 1);
+  }
+  rows_end(&q);
+  return rc;
+}
+
+/* The step over `round` has been begun, so its groups are settled.  What will be too old for the next one is left out. */
+static enum rc plan_ahead(struct core *c, int64_t run, int64_t round, struct err *err) {
+  struct batch_plan plan = {.run = run, .round = round + 1};
+  struct arena arena = ARENA_INIT;
+  int64_t version = 0;
+  enum rc rc = first_read(c, &plan, err);
+  if (rc != RC_OK || plan.groups > 0) return rc; /* a trainer has computed the round again */
+  rc = store_int(c->store, &version, err, "SELECT version FROM rounds WHERE run = ?1 AND round = ?2",
+                 BINDS(b_int(run), b_int(round)));
+  plan.oldest = lag_oldest(version + 1, c->context->config.max_lag);
+  if (rc == RC_OK) rc = first_select(c, &plan, &arena, err);
+  if (rc == RC_OK) rc = groups_submit(c, &plan, err);
+  arena_free(&arena);
+  return rc;
+}
+
+static enum rc plan_ahead_of_step(struct core *c, int64_t run, int64_t round, struct err *err) {
+  int64_t state = -1;
+  if (!c->context || c->context->run != run || c->context->config.mode != MODE_INFLIGHT) return RC_OK;
+  const enum rc rc = store_int(c->store, &state, err, "SELECT state FROM rounds WHERE run = ?1 AND round = ?2",
+                               BINDS(b_int(run), b_int(round)));
+  return rc == RC_OK && state == ROUND_STEPPING ? plan_ahead(c, run, round, err) : rc;
+}
+
+enum rc batches_open(struct core *c, int64_t run, int64_t round, struct err *err) {
+  struct batch_plan plan = {.run = run, .round = round};
+  struct arena arena = ARENA_INIT;
+  if (c->context->config.mode != MODE_INFLIGHT) return RC_OK;
+  enum rc rc = first_read(c, &plan, err);
+  if (rc == RC_OK && plan.groups > 0) {
+    rc = batch_insert(c, &plan, err);
+    return rc == RC_OK ? plan_count(c, &plan, err) : rc;
+  }
+  if (rc == RC_OK) rc = first_select(c, &plan, &arena, err);
+  if (rc == RC_OK && plan.groups > 0) rc = batches_plan(c, &plan, err);
+  arena_free(&arena);
+  return rc;
 }
 
 /* ---- answers ---- */
@@ -354,7 +436,8 @@ enum rc batches_answered(struct core *c, const struct batch_answer *m, struct er
                    BINDS(b_int(m->run), b_int(m->round), b_int(m->number)));
   if (rc == RC_OK) note_drain(c, m, groups);
   if (rc == RC_OK) rc = intervals_store(c, m->run, m->round, m->trainer_worker, m->intervals, m->interval_count, err);
-  return rc == RC_OK ? round_step_when_trained(c, m->run, m->round, m->by_tokens, err) : rc;
+  if (rc == RC_OK) rc = round_step_when_trained(c, m->run, m->round, m->by_tokens, err);
+  return rc == RC_OK ? plan_ahead_of_step(c, m->run, m->round, err) : rc;
 }
 
 /* ---- groups that are not summed ---- */

@@ -6,9 +6,12 @@
  * Under `update: minibatch` a batch holds groups of one optimizer step, and the batch with a full step's last groups plans
  * that inner step too.  Groups of later steps wait until then, so that the steps come in order.
  *
- * batches_select reads, on the driver's thread; the rest is the writer's, inside the caller's savepoint.  In `inflight` the
- * writer selects too: a round's first batch is planned with the version before it (publish.c).  A plan is
+ * batches_select reads, on the driver's thread; the rest is the writer's, inside the caller's savepoint.  A plan is
  * stored before anything is sent, so that a restart sends the same batch.  A group is in one batch only (I5).
+ *
+ * In `inflight` the writer selects too: what waits when a step begins is planned as the first batch of the round behind it,
+ * so that the trainer has it before it has the version that computes it.  That round is not open yet: its groups name it and
+ * are as far ahead of the trainer as they were (stream.c), and the batch is stored and counted with the round (batches_open).
  *
  * Previous hop of a rollout: group_seal.c.  Next: driver/batch_build.c makes the message. */
 #ifndef LEASEHOLD_COORDINATOR_ROUNDS_BATCHES_H
@@ -27,6 +30,7 @@ struct batch_plan {
   int groups;
   struct group_place *places; /* [groups] */
   int64_t tokens;             /* of its groups; prompts included */
+  int64_t oldest;             /* `inflight`: groups with tokens of older versions are not taken */
   int64_t step;              /* inner steps of the round that come before it */
   int missing;               /* groups of its step that were in no batch before; 0: there are no inner steps */
   bool completes;            /* with it all groups of a full step are in batches; which, under `minibatch`: */
@@ -54,6 +58,8 @@ enum rc batches_select(struct batch_plan *plan, struct store *s, struct run_cont
                        const struct batch_moment *moment, int64_t tokens_max, struct arena *arena, struct err *err);
 /* From this commit on, a restart takes the batch as submitted.  RC_CONFLICT when a group is not sealed. */
 enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err);
+/* `inflight`: a round that has just been opened has its first batch, planned ahead of it or else now, if anything waits. */
+enum rc batches_open(struct core *c, int64_t run, int64_t round, struct err *err);
 /* A repeat changes nothing.  The round's last batch begins the step. */
 enum rc batches_answered(struct core *c, const struct batch_answer *m, struct err *err);
 /* A group that the trainer has not summed. */

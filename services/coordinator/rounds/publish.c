@@ -1,5 +1,5 @@
 /* Makes an announced version current: the old one is superseded, its leases are void, the round is done, the next one
- * opens, and in flight what waits for it is planned as its first batch. */
+ * opens, in flight with what waits for it as its first batch. */
 #include "services/coordinator/rounds/publish.h"
 
 #include <inttypes.h>
@@ -114,24 +114,10 @@ static enum rc version_check(struct core *c, const struct announced_version *p, 
   return rc;
 }
 
-/* In flight groups wait for the round that has just been opened.  They are planned here, so that the driver may send them
- * at once; but for those of a run with a reference, which may be worth waiting for. */
-static enum rc next_batch_plan(struct core *c, const struct announced_version *p, struct err *err) {
-  const struct run_config *config = &c->context->config;
-  const struct batch_moment moment = {.wall_ms = c->wall_ms, .trainer_idle = true};
-  struct batch_plan plan = {.run = p->run, .round = p->round + 1};
-  struct arena arena = ARENA_INIT;
-  if (config->mode != MODE_INFLIGHT || run_has_reference(config) || plan.round >= config->rounds) return RC_OK;
-  enum rc rc = batches_select(&plan, c->store, c->context, &moment, c->options.batch_tokens, &arena, err);
-  if (rc == RC_OK && plan.groups > 0) rc = batches_plan(c, &plan, err);
-  arena_free(&arena);
-  return rc;
-}
-
 /* The round that the version is for, with what waits for it. */
 static enum rc next_round_open(struct core *c, const struct announced_version *p, struct err *err) {
   const enum rc rc = round_open(c, p->round + 1, p->version, err);
-  return rc == RC_OK ? next_batch_plan(c, p, err) : rc;
+  return rc == RC_OK ? batches_open(c, p->run, p->round + 1, err) : rc;
 }
 
 enum rc publish_version(struct core *c, const struct announced_version *p, bool *refused, struct err *err) {

@@ -88,7 +88,7 @@ static enum rc oldest_unfinished(struct core *c, int64_t run, int64_t *out, stru
                    "SELECT min(round) FROM groups INDEXED BY groups_open WHERE run = ?1 AND state = " SQL_GROUP_OPEN
                    " UNION ALL SELECT min(round) FROM groups INDEXED BY groups_sealed WHERE run = ?1 AND state "
                    "= " SQL_GROUP_SEALED " UNION ALL SELECT min(round) FROM groups INDEXED BY groups_batch WHERE run = "
-                   "?1 AND trained_in = (SELECT max(round) FROM rounds WHERE run = ?1))",
+                   "?1 AND trained_in >= (SELECT max(round) FROM rounds WHERE run = ?1))",
                    BINDS(b_int(run)));
 }
 

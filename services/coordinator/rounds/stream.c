@@ -51,6 +51,13 @@ static enum rc groups_taken(struct core *c, int64_t run, int64_t round, int64_t 
                    BINDS(b_int(run), b_int(round)));
 }
 
+/* Ahead of a round that is not open yet (batches.h). */
+static enum rc groups_planned(struct core *c, int64_t run, int64_t round, int64_t *out, struct err *err) {
+  return store_int(c->store, out, err,
+                   "SELECT count(*) FROM groups INDEXED BY groups_batch WHERE run = ?1 AND trained_in = ?2",
+                   BINDS(b_int(run), b_int(round)));
+}
+
 /* ---- issuing ---- */
 
 static enum rc groups_sealed(struct core *c, int64_t run, int64_t *out, struct err *err) {
@@ -82,16 +89,18 @@ static enum rc something_waits(struct core *c, int64_t run, bool *out, struct er
 static enum rc allowed_now(struct core *c, const struct filling *f, int64_t *out, struct err *err) {
   const struct run_config *config = &c->context->config;
   struct stream_bound *bound = &c->rounds->stream;
-  int64_t open = 0, sealed = 0, taken = 0;
+  int64_t open = 0, sealed = 0, planned = 0, taken = 0;
   *out = bound->allowed;
   if (bound->known && bound->undone == c->undone) return RC_OK;
   enum rc rc = groups_ahead(c, c->context->run, &open, &sealed, err);
   if (rc == RC_OK) rc = groups_taken(c, c->context->run, f->round, &taken, err);
+  if (rc == RC_OK) rc = groups_planned(c, c->context->run, f->round + 1, &planned, err);
+  const int64_t complete = sealed + planned;
   const struct stream_state s = {.samples_ahead = config->samples_ahead,
                                  .samples = config->samples_per_group,
-                                 .groups_ahead = config->drops_oldest ? open : open + sealed,
+                                 .groups_ahead = config->drops_oldest ? open : open + complete,
                                  .groups_needed = (config->rounds - f->round) * config->groups_per_step - taken -
-                                                  (config->drops_oldest ? sealed : 0)};
+                                                  (config->drops_oldest ? complete : 0)};
   *bound = (struct stream_bound){.known = rc == RC_OK, .undone = c->undone, .allowed = lag_groups_allowed(&s)};
   *out = bound->allowed;
   return rc;

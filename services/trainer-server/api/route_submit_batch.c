@@ -1,5 +1,6 @@
 /* POST /v1/submit-batch: groups whose log-probabilities and gradients the engine computes next.  Idempotent by batch
- * id; refused under any other version. A batch that the engine could not compute is refused here, with the field's path,
+ * id; refused under any other version than the current one or the one that a submitted step is about to make: such a batch
+ * waits behind the step, and fails if that does. A batch that the engine could not compute is refused here, with the field's path,
  * before any of its groups is accumulated. Previous hop of a rollout: coordinator/driver/batch.c.  Next:
  * jobs/jobs.c, then engine/batch.c. */
 #include <stdio.h>
@@ -20,6 +21,12 @@ static enum rc decode(struct http_request *r, struct submit_batch *m, struct are
   return rc == RC_OK ? submit_batch_decode(m, json, arena, err) : rc;
 }
 
+static enum rc check_version(struct trainer *t, const struct submit_batch *m, struct err *err) {
+  const bool next = jobs_step_under_way(trainer_jobs(t), m->version - 1);
+  const enum rc rc = next ? board_check_version(trainer_board(t), m->run, m->version - 1, NULL) : RC_CONFLICT;
+  return rc == RC_OK ? RC_OK : board_check_version(trainer_board(t), m->run, m->version, err);
+}
+
 void handle_submit_batch(struct http_request *r, void *context) {
   struct trainer *t = context;
   struct arena arena = ARENA_INIT;
@@ -29,7 +36,7 @@ void handle_submit_batch(struct http_request *r, void *context) {
   char id[LIMIT_NAME_MAX] = "";
   enum rc rc = decode(r, &request, &arena, &err);
   if (rc == RC_OK) rc = submission_check(r, t, request.epoch, request.fence, &err);
-  if (rc == RC_OK) rc = board_check_version(trainer_board(t), request.run, request.version, &err);
+  if (rc == RC_OK) rc = check_version(t, &request, &err);
   if (rc == RC_OK) rc = trainer_check_batch(t, &request, &err);
   if (rc == RC_OK) {
     submit_batch_digest(&digest, &request);

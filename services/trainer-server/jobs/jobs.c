@@ -127,6 +127,16 @@ bool jobs_known(struct jobs *j, const char *id, enum job_kind kind) {
   return known;
 }
 
+bool jobs_step_under_way(struct jobs *j, int64_t version) {
+  bool found = false;
+  pthread_mutex_lock(&j->lock);
+  for (int c = 0; c < CHAINS && !found; c++)
+    for (const struct job *job = j->chains[c]; job && !found; job = job->next)
+      found = job->kind == JOB_STEP && job->version == version && (job->state == JOB_QUEUED || job->state == JOB_RUNNING);
+  pthread_mutex_unlock(&j->lock);
+  return found;
+}
+
 enum job_state jobs_state(struct jobs *j, const char *id, enum job_kind kind) {
   pthread_mutex_lock(&j->lock);
   const struct job *job = find(j, id, kind);

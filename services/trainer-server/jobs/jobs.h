@@ -58,6 +58,8 @@ void jobs_destroy(struct jobs *j);
 enum rc jobs_begin(struct jobs *j, const char *id, enum job_kind kind, const struct digest *request, int64_t version,
                    struct job **out, bool *fresh, struct err *err);
 bool jobs_known(struct jobs *j, const char *id, enum job_kind kind);
+/* Has a step from `version` been submitted, and neither ended nor failed? */
+bool jobs_step_under_way(struct jobs *j, int64_t version);
 /* JOB_QUEUED when it is not known (any more). */
 enum job_state jobs_state(struct jobs *j, const char *id, enum job_kind kind);
 /* Undoes a fresh job that could not be queued; requests that began to wait for it in between get 503. */

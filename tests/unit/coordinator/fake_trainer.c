@@ -446,6 +446,12 @@ void fake_trainer_finish_steps(struct fake_trainer *t) {
   pthread_mutex_unlock(&t->lock);
 }
 
+void fake_trainer_finish_batches(struct fake_trainer *t) {
+  pthread_mutex_lock(&t->lock);
+  t->slow_batches = false;
+  pthread_mutex_unlock(&t->lock);
+}
+
 void fake_trainer_finish_checks(struct fake_trainer *t) {
   pthread_mutex_lock(&t->lock);
   t->slow_checks = false;

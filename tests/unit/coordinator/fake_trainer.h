@@ -93,7 +93,8 @@ void fake_trainer_stop(struct fake_trainer *t);
 void fake_trainer_free(struct fake_trainer *t);
 /* From now on steps are done when they are asked for (see slow_steps). */
 void fake_trainer_finish_steps(struct fake_trainer *t);
-/* The same for checks (see slow_checks). */
+/* The same for batches (see slow_batches) and checks (see slow_checks). */
+void fake_trainer_finish_batches(struct fake_trainer *t);
 void fake_trainer_finish_checks(struct fake_trainer *t);
 /* As after a start from nothing: no run, no batches and no step; version 0 is of other weights than before, or of the same. */
 void fake_trainer_forget(struct fake_trainer *t, bool other_weights);

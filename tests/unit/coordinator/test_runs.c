@@ -537,30 +537,50 @@ static int batches_sent(struct fixture *f) {
 /* Samples for two steps are in, and the first of these is under way. */
 static int until_stepping_in_flight(struct fixture *f, struct fake_server *s) {
   struct lease leases[6];
-  f->trainer.slow_steps = true;
+  f->trainer.slow_steps = f->trainer.slow_batches = true;
   register_server(f, s, "gen-1");
   post_run(f, GRPO(2, "},\"mode\":\"inflight\",\"samples_ahead\":24"));
   collect_leases(f, s, leases, 6);
   for (int i = 0; i < 6; i++) answer_lease(f, s, &leases[i]);
+  fake_trainer_finish_batches(&f->trainer);
   AWAIT(fake_trainer_steps(&f->trainer), "no step was submitted") continue;
   return batches_sent(f);
 }
 
-/* The trainer waits for them; what it took for the step before is asked for afterwards, and not lost. */
-static void in_flight_the_next_groups_are_sent_before_the_step_is_over(void **state) {
+/* One batch more than the first step's. */
+static void until_more_is_sent(struct fixture *f) {
+  AWAIT(batches_sent(f) > read_int(f, "SELECT count(*) FROM batches WHERE round = 0"), "no batch of the next step was sent") continue;
+}
+
+static void in_flight_the_next_groups_are_sent_with_the_step(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct err err;
-  const int before = until_stepping_in_flight(f, &s);
+  until_stepping_in_flight(f, &s);
+  until_more_is_sent(f);
+  assert_int_equal(read_int(f, "SELECT max(version) FROM versions"), 0);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM batches WHERE round = 1"), 0); /* it comes with the round */
+  const int64_t groups = read_int(f, "SELECT count(*) FROM groups WHERE trained_in = 1");
+  assert_true(groups > 0); /* of three, one has no signal */
   assert_int_equal(announce(f, "r1.0", 1, f->trainer_is.fence, 1, &err), RC_OK);
-  assert_int_equal(read_int(f, "SELECT count(*) FROM batches WHERE round = 1 AND number = 0"), 1); /* with the version */
-  AWAIT(batches_sent(f) > before, "no batch of the next step was sent") continue;
+  assert_int_equal(read_int(f, "SELECT groups FROM batches WHERE round = 1 AND number = 0"), groups);
   assert_int_equal(read_int(f, "SELECT finished FROM rounds WHERE round = 0"), 0);
   fake_trainer_finish_steps(&f->trainer);
   struct json *run = serve_run(f, &s, "r1", "completed");
   assert_int_equal(get_int(run, "version", NULL), 2);
   for (size_t i = 0; i < 2; i++) assert_true(json_number(json_get(history_at(run, i), "grad_norm")) == 0.5);
+  assert_int_equal(batches_sent(f), read_int(f, "SELECT count(*) FROM batches")); /* each once */
   json_free(run);
+}
+
+/* Nobody knows what became of it: it is sent once more, and is the same batch. */
+static void in_flight_what_was_sent_ahead_is_sent_again_after_trouble(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  f->trainer.disk_full = true;
+  until_stepping_in_flight(f, &s);
+  until_more_is_sent(f);
+  until_there_is_room(f, &s);
 }
 
 /* Another message of the same step could differ, by the servers that it names, and would be refused. */
@@ -693,7 +713,8 @@ int main(void) {
       CASE(a_run_that_is_stopped_in_a_step_does_not_wait_for_a_lost_trainer_for_ever),
       CASE(a_step_that_finds_the_disk_full_stays_pending_until_there_is_room),
       CASE(a_run_that_waits_for_room_can_be_stopped),
-      CASE(in_flight_the_next_groups_are_sent_before_the_step_is_over),
+      CASE(in_flight_the_next_groups_are_sent_with_the_step),
+      CASE(in_flight_what_was_sent_ahead_is_sent_again_after_trouble),
       CASE(in_flight_a_step_is_submitted_once_when_the_run_is_stopped),
       CASE(in_flight_a_step_that_finds_the_disk_full_stays_pending_until_there_is_room),
       CASE(a_trainer_that_does_not_know_the_epoch_yet_is_asked_again),
