@@ -3,8 +3,8 @@
  *
  *   T_CHUNK tokens of dy [N_BLOCK] and x [K_BLOCK], in memory -> floats, second-level cache -> sums [N_BLOCK][K_BLOCK]
  *
- * x lies by [32 lanes][token]: such a slice, 16 KiB, and MICRO_ROWS columns of dy are multiplied from the first-level
- * cache, where their sums stay meanwhile.  Sums are added to dW once at the end.  The next tokens are prefetched after
+ * x lies by [32 lanes][token]: such a slice, 4 KiB, and MICRO_ROWS columns of dy are multiplied from the first-level
+ * cache, where their sums stay meanwhile.  A window is tall because x is laid out once for all of its rows.  Sums are added to dW once at the end.  The next tokens are prefetched after
  * every such product (weight_window.h). */
 #include "common/model/cpu/isa/gemm/weight_window.h"
 #include "common/model/cpu/isa/micro_kernel.h"
@@ -14,8 +14,8 @@ cpu_kernel ISA_NAME(gemm_weight_backward_bf16); /* of bf16: gemm_bf16.c */
 #endif
 
 enum {
-  T_CHUNK = 128,
-  N_BLOCK = 96, /* a multiple of MICRO_ROWS and of LANES */
+  T_CHUNK = 32,
+  N_BLOCK = 384, /* a multiple of MICRO_ROWS and of LANES */
   K_BLOCK = 256,
   LANES = 32
 };
