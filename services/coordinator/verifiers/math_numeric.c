@@ -90,11 +90,14 @@ static bool function(const struct math_tree *t, const struct math_node *n, const
   }
 }
 
+/* Of things: 0 to most.  No number that an int cannot hold is converted. */
+static bool is_count(double x, int most) { return x >= 0 && x <= most && x == (double)(int)x; }
+
 /* Roots of odd degree of negative numbers are negative, as schools have it. */
 static bool root(struct complex_value a, struct complex_value index, struct complex_value *out) {
   struct complex_value inverse;
-  const long k = (long)index.re;
-  if (index.im != 0 || index.re != (double)k || k < 2 || k > 100) return false;
+  if (index.im != 0 || !is_count(index.re, 100) || index.re < 2) return false;
+  const int k = (int)index.re;
   if (k == 2) return complex_sqrt(out, a);
   const bool negative = a.re < 0 && (a.im == 0 || (a.im < 0 ? -a.im : a.im) <= 4 * a.err) && k % 2 == 1;
   if (negative) {
@@ -111,7 +114,7 @@ static bool root(struct complex_value a, struct complex_value index, struct comp
 /* n! and n over k */
 static bool counted(enum math_op op, struct complex_value a, struct complex_value b, struct complex_value *out) {
   const double times = op == MATH_FACTORIAL ? a.re : b.re;
-  if (a.im != 0 || b.im != 0 || times != (double)(long)times || times < 0 || times > 200) return false;
+  if (a.im != 0 || b.im != 0 || !is_count(times, 200)) return false;
   if (op == MATH_FACTORIAL && a.err > 0) return false;
   *out = complex_real(1);
   for (int i = 0; i < (int)times; i++) {
@@ -128,7 +131,7 @@ static double floor_of(double x) {
 }
 
 static bool rounded(enum math_op op, struct complex_value a, struct complex_value *out) {
-  if (a.im != 0 || a.re > 1e15 || a.re < -1e15) return false;
+  if (a.im != 0 || !(a.re >= -1e15 && a.re <= 1e15)) return false;
   const double down = floor_of(a.re + 1e-9), up = -floor_of(-a.re + 1e-9);
   *out = complex_real(op == MATH_FLOOR ? down : up);
   return true;
