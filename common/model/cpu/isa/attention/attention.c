@@ -5,6 +5,9 @@
  * them: in a decode step the heads of a kv group, in a prefill also neighbouring rows.  Scores are vectorized over the
  * 16 keys of a tile, values over E.  A query's bits depend only on its own row, its position and the sequence's keys
  * and values.
+ *
+ * A decode step reads the pool once, from memory, in pieces that lie anywhere: while a sequence's few queries go through a
+ * block, the one that comes next is fetched, a line with each link.
  */
 #include "common/model/cpu/isa/attention/attention.h"
 #include "common/model/cpu/isa/elementary.h"
@@ -30,9 +33,14 @@ struct state {
   bool active[QUERIES];                                      /* the block has a key for this query */
 };
 
-/* One chain over up to 16 pairs of a tile of keys. */
+/* A tile of keys and its values that are fetched meanwhile; NULL: none. */
+struct ahead {
+  const char *keys, *values;
+};
+
+/* One chain over up to 16 pairs of a tile of keys.  ahead: a line for each pair; NULL: none. */
 INLINE void score_chain(vf acc[QUERIES][PARTS], const struct state *s, int at, const void *keys, size_t tile, int pairs,
-                        bool is_odd, const int R, const bool f32) {
+                        bool is_odd, const char *ahead, const int R, const bool f32) {
   UNROLL
   for (int r = 0; r < R; r++) {
     UNROLL
@@ -40,6 +48,7 @@ INLINE void score_chain(vf acc[QUERIES][PARTS], const struct state *s, int at, c
   }
   for (int i = 0; i < pairs; i++, tile += 32) {
     vf k[PARTS];
+    if (ahead) _mm_prefetch(ahead + (size_t)i * 64, _MM_HINT_T0);
     UNROLL
     for (int p = 0; p < PARTS; p++) k[p] = is_odd ? load_odd(keys, tile, p, f32) : load_even(keys, tile, p, f32);
     UNROLL
@@ -59,8 +68,8 @@ INLINE void score_chain(vf acc[QUERIES][PARTS], const struct state *s, int at, c
 }
 
 /* s->p[r][half * 16 ..]: the scores of the 16 keys of a tile. */
-INLINE void score_tile(struct state *s, const void *keys, size_t tile, int half, int E, struct score_scale scale, const int R,
-                       const bool f32) {
+INLINE void score_tile(struct state *s, const void *keys, size_t tile, int half, int E, struct score_scale scale,
+                       const struct ahead *ahead, const int R, const bool f32) {
   vf even[QUERIES][PARTS], odd[QUERIES][PARTS], dot[QUERIES][PARTS];
   UNROLL
   for (int r = 0; r < R; r++) {
@@ -69,8 +78,9 @@ INLINE void score_tile(struct state *s, const void *keys, size_t tile, int half,
   }
   for (int e = 0; e < E; e += 32, tile += 512) {
     int pairs = E - e < 32 ? (E - e + 1) / 2 : 16;
-    score_chain(even, s, e, keys, tile, pairs, false, R, f32);
-    score_chain(odd, s, e + 16, keys, tile, pairs, true, R, f32);
+    const size_t lines = (size_t)e * 32; /* 16 keys, or 16 positions of values, along so much of E */
+    score_chain(even, s, e, keys, tile, pairs, false, ahead ? ahead->keys + lines : NULL, R, f32);
+    score_chain(odd, s, e + 16, keys, tile, pairs, true, ahead ? ahead->values + lines : NULL, R, f32);
     UNROLL
     for (int r = 0; r < R; r++) {
       UNROLL
@@ -176,8 +186,34 @@ INLINE void add_values(struct state *s, const void *values, const size_t at[2], 
   }
 }
 
-/* R queries of one sequence and kv head, from first key to last. */
-INLINE void attend(const struct attention_args *c, struct state *s, int sequence, int g, const int R, const bool f32) {
+/* A sequence's kv head, and the keys that its rows attend to. */
+struct visit {
+  int sequence, g, first, last;
+};
+
+INLINE struct visit visit_of(const struct attention_args *c, int t0, int t1, int g) {
+  return (struct visit){.sequence = c->rows->sequence[t0],
+                        .g = g,
+                        .first = attention_first(c->rows->window, c->rows->position[t0]),
+                        .last = c->rows->position[t1 - 1]};
+}
+
+/* What comes after a block: the visit's next one, or the first one of the visit that follows.  Of bf16. */
+INLINE void ahead_find(struct ahead out[2], const struct attention_args *c, const struct visit *now,
+                       const struct visit *then, int block) {
+  const bool ends = block + BLOCK > now->last;
+  const struct visit *v = ends ? then : now;
+  const int from = ends ? then->first / BLOCK * BLOCK : block + BLOCK;
+  for (int j = 0; j < 2; j++) {
+    size_t keys, values;
+    attention_locate(c, v->sequence, v->g, from + 16 * j <= v->last ? from + 16 * j : from, &keys, &values);
+    out[j] = (struct ahead){(const char *)c->kv->keys + 2 * keys, (const char *)c->kv->values + 2 * values};
+  }
+}
+
+/* R queries of a visit, from first key to last.  then: the one that follows, fetched meanwhile; NULL: nothing is. */
+INLINE void attend(const struct attention_args *c, struct state *s, const struct visit *now, const struct visit *then,
+                   const int R, const bool f32) {
   int E = c->kv->E, first = INT32_MAX, last = 0;
   for (int r = 0; r < R; r++) {
     const struct query *q = &s->query[r];
@@ -196,10 +232,12 @@ INLINE void attend(const struct attention_args *c, struct state *s, int sequence
   }
   for (int block = first / BLOCK * BLOCK; block <= last; block += BLOCK) {
     size_t keys[2] = {0, 0}, values[2] = {0, 0};
+    struct ahead ahead[2];
     int tiles = block + 16 <= last ? 2 : 1;
+    if (then) ahead_find(ahead, c, now, then, block);
     for (int j = 0; j < tiles; j++) {
-      attention_locate(c, sequence, g, block + 16 * j, &keys[j], &values[j]);
-      score_tile(s, c->kv->keys, keys[j], j, E, attention_scale(c), R, f32);
+      attention_locate(c, now->sequence, now->g, block + 16 * j, &keys[j], &values[j]);
+      score_tile(s, c->kv->keys, keys[j], j, E, attention_scale(c), then ? &ahead[j] : NULL, R, f32);
     }
     soften(s, block, R, f32);
     add_values(s, c->kv->values, values, tiles, E, R, f32);
@@ -213,27 +251,33 @@ INLINE void attend(const struct attention_args *c, struct state *s, int sequence
   }
 }
 
-static void attend_bf16(const struct attention_args *c, struct state *s, int count, int sequence, int g) {
-  if (count == 4)
-    attend(c, s, sequence, g, 4, false);
-  else if (count == 2)
-    attend(c, s, sequence, g, 2, false);
-  else
-    attend(c, s, sequence, g, 1, false);
+#define ATTEND_BY_COUNT(then, f32)      \
+  if (count == 4)                       \
+    attend(c, s, now, then, 4, f32);    \
+  else if (count == 2)                  \
+    attend(c, s, now, then, 2, f32);    \
+  else                                  \
+    attend(c, s, now, then, 1, f32)
+
+static void attend_few(const struct attention_args *c, struct state *s, int count, const struct visit *now,
+                       const struct visit *then) {
+  ATTEND_BY_COUNT(then, false);
 }
 
-static void attend_f32(const struct attention_args *c, struct state *s, int count, int sequence, int g) {
-  if (count == 4)
-    attend(c, s, sequence, g, 4, true);
-  else if (count == 2)
-    attend(c, s, sequence, g, 2, true);
-  else
-    attend(c, s, sequence, g, 1, true);
+static void attend_bf16(const struct attention_args *c, struct state *s, int count, const struct visit *now) {
+  ATTEND_BY_COUNT(NULL, false);
 }
 
-/* Queries number first.. (row-major over rows and the group's heads) of the rows [t0, t1) of one sequence. */
-static void attend_run(const struct attention_args *c, struct state *s, int t0, int t1, int g) {
-  int group = c->H / c->kv->G, total = (t1 - t0) * group, sequence = c->rows->sequence[t0];
+static void attend_f32(const struct attention_args *c, struct state *s, int count, const struct visit *now) {
+  ATTEND_BY_COUNT(NULL, true);
+}
+#undef ATTEND_BY_COUNT
+
+/* Queries number first.. (row-major over rows and the group's heads) of the rows [t0, t1) of one sequence.  Many of them read
+ * what the first ones have left in the caches. */
+static void attend_run(const struct attention_args *c, struct state *s, int t0, int t1, int g, const struct visit *then) {
+  const struct visit now = visit_of(c, t0, t1, g);
+  int group = c->H / c->kv->G, total = (t1 - t0) * group;
   for (int first = 0; first < total;) {
     int left = total - first, count = left >= 4 ? 4 : left >= 2 ? 2 : 1;
     for (int r = 0; r < count; r++) {
@@ -243,11 +287,13 @@ static void attend_run(const struct attention_args *c, struct state *s, int t0, 
                                    .first = attention_first(c->rows->window, c->rows->position[t]),
                                    .position = c->rows->position[t]};
     }
-    if (c->format == FORMAT_F32)
-      attend_f32(c, s, count, sequence, g);
-    else
-      attend_bf16(c, s, count, sequence, g);
     first += count;
+    if (c->format == FORMAT_F32)
+      attend_f32(c, s, count, &now);
+    else if (total < MANY)
+      attend_few(c, s, count, &now, first < total ? &now : then);
+    else
+      attend_bf16(c, s, count, &now);
   }
 }
 
@@ -278,7 +324,11 @@ void ISA_NAME(attention)(const void *args, size_t begin, size_t end, void *scrat
 #endif
   for (int t0 = (int)begin, t1; t0 < (int)end; t0 = t1) {
     t1 = attention_run_end(c, t0, (int)end);
-    for (int g = 0; g < c->kv->G; g++) attend_run(c, s, t0, t1, g);
+    const struct visit next = t1 < (int)end ? visit_of(c, t1, attention_run_end(c, t1, (int)end), 0) : visit_of(c, t0, t1, 0);
+    for (int g = 0; g < c->kv->G; g++) {
+      const struct visit then = visit_of(c, t0, t1, g + 1);
+      attend_run(c, s, t0, t1, g, g + 1 < c->kv->G ? &then : &next);
+    }
   }
 }
 
