@@ -195,12 +195,7 @@ void stream_step(struct world *w, const struct job *j) {
 
 /* ---- how far ahead ---- */
 
-/* Into steps of rounds that are open: what is planned ahead of one is ahead of the trainer. */
-static int64_t groups_taken(struct world *w) {
-  return WORLD_NUMBER(w, "SELECT count(*) FROM groups INDEXED BY groups_batch WHERE run = ?1 AND trained_in <= (SELECT max(round) "
-                         "FROM rounds WHERE run = ?1)", b_int(1));
-}
-
+/* Ahead of a round that is not open: they are in its step, and ahead of the trainer. */
 static int64_t groups_planned(struct world *w) {
   return WORLD_NUMBER(w, "SELECT count(*) FROM groups INDEXED BY groups_batch WHERE run = ?1 AND trained_in > (SELECT max(round) "
                          "FROM rounds WHERE run = ?1)", b_int(1));
@@ -223,7 +218,8 @@ static int64_t most_ahead(const struct world *w) {
 /* That the steps to come can take. */
 static int64_t still_needed(struct world *w) {
   const int64_t rounds = w->c.rounds ? w->c.rounds : 1;
-  return rounds * w->c.groups - groups_taken(w);
+  return rounds * w->c.groups + groups_planned(w) -
+         WORLD_NUMBER(w, "SELECT count(*) FROM groups WHERE run = ?1 AND trained_in NOT NULL", b_int(1));
 }
 
 bool stream_looks(const struct world *w) {

@@ -7,8 +7,8 @@ void driver_drop_sent(struct driver *d) {
 }
 
 void driver_drop_ahead(struct driver *d) {
-  trainer_job_free(&d->ahead.job);
-  d->ahead.run = 0;
+  batch_free(d->ahead);
+  d->ahead = NULL;
 }
 
 void driver_forget_run(struct driver *d) {

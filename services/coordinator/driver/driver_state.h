@@ -42,15 +42,6 @@ struct sent_step {
   bool followed; /* by what was planned ahead */
 };
 
-/* The first batch of the round behind the one in step, submitted in this life: the trainer computes it behind the step.  Its
- * answer is awaited once the round is open.  If it was lost meanwhile it is submitted again, which is no second batch. */
-struct sent_ahead {
-  int64_t run; /* 0: none */
-  int64_t round, trainer;
-  struct round_job place;
-  struct trainer_job job;
-};
-
 struct driver {
   struct core *core;
   struct http_client *http;
@@ -69,7 +60,7 @@ struct driver {
   struct sent_batches sent;
   int64_t newest_round; /* up to it something may have been sent before the run was taken up, or was sent since */
   struct sent_step stepping;
-  struct sent_ahead ahead;
+  struct batch *ahead; /* of the round behind the one in step, submitted in this life and awaited once that is open; NULL: none */
   struct run_context *context;        /* of the active run */
   int64_t context_from;               /* the incarnation whose model files it was made of, until that was verified */
   int64_t verified_trainer;           /* the incarnation that was seen to hold the run's version */
@@ -94,6 +85,7 @@ static inline struct trainer_client driver_trainer(const struct driver *d) {
 
 /* Drops what is pending at the trainer; the database has it as not done. */
 void driver_drop_sent(struct driver *d);
+/* It is submitted again when its round is open, which makes no second batch. */
 void driver_drop_ahead(struct driver *d);
 /* Drops that, the context and the verification: the run is opened anew before anything else is done for it. */
 void driver_forget_run(struct driver *d);

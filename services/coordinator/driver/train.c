@@ -10,25 +10,24 @@
 
 /* ---- sending ---- */
 
-/* Was the job sent ahead of its round?  *out: it, then the caller's. */
-static bool take_ahead(struct driver *d, const struct active_run *a, const struct round_job *job, struct trainer_job *out) {
-  struct sent_ahead *s = &d->ahead;
-  const bool found = s->run == a->run && s->round == a->round && s->trainer == d->trainer.worker && !job->inner &&
-                     job->number == s->place.number;
-  if (found) {
-    *out = s->job;
-    s->job = (struct trainer_job){0};
+/* The job, if it was sent ahead of its round: then the caller's. */
+static struct batch *take_ahead(struct driver *d, const struct active_run *a, const struct round_job *job) {
+  struct batch *b = d->ahead;
+  if (b && b->run == a->run && b->round == a->round && b->trainer_worker == d->trainer.worker && !job->inner &&
+      b->number == job->number) {
+    d->ahead = NULL;
+    return b;
   }
   driver_drop_ahead(d);
-  return found;
+  return NULL;
 }
 
 static enum rc send_job(struct driver *d, const struct active_run *a, const struct round_job *job, bool stored_before,
                         struct err *err) {
   const struct round_place place = {.round = a->round, .version = a->round_version};
-  struct trainer_job made;
+  struct trainer_job made = {.batch = take_ahead(d, a, job)};
   enum rc rc = RC_OK;
-  if (!take_ahead(d, a, job, &made))
+  if (!made.batch)
     rc = trainer_job_send(&made, driver_readers(d), d->context, &d->trainer, &place, job, stored_before, d->http, err);
   if (rc == RC_OK) rc = batch_answers_add(d->answers, &made, err);
   if (rc == RC_OK) d->sent.newest = *job;
@@ -86,17 +85,15 @@ enum rc train_round(struct driver *d, const struct active_run *a, struct err *er
 
 void train_ahead_of_version(struct driver *d, const struct active_run *a) {
   const struct round_place place = {.round = a->round + 1, .version = a->round_version + 1};
-  struct sent_ahead *s = &d->ahead;
+  struct trainer_job made = {0};
+  struct round_job job;
   struct err err = {0};
   bool planned = false;
   driver_drop_ahead(d);
-  enum rc rc = round_planned_ahead(driver_readers(d), a->run, place.round, &planned, &s->place, &err);
+  enum rc rc = round_planned_ahead(driver_readers(d), a->run, place.round, &planned, &job, &err);
   if (rc == RC_OK && planned)
-    rc = trainer_job_send(&s->job, driver_readers(d), d->context, &d->trainer, &place, &s->place, false, d->http, &err);
+    rc = trainer_job_send(&made, driver_readers(d), d->context, &d->trainer, &place, &job, false, d->http, &err);
+  d->ahead = made.batch;
   if (rc != RC_OK) log_debug("the batch behind the step waits for its version: %s", err.message);
-  if (rc != RC_OK || !planned) return;
-  s->run = a->run;
-  s->round = place.round;
-  s->trainer = d->trainer.worker;
-  log_debug("batch %" PRId64 " is with the trainer, behind the step", s->place.number);
+  if (d->ahead) log_debug("batch %" PRId64 " is with the trainer, behind the step", job.number);
 }

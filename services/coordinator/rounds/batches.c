@@ -302,7 +302,8 @@ enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err
 
 /* ---- planning ahead ---- */
 
-/* What waits for the round; groups 0: nothing.  The trainer has the step to do, so what a preprocessor may yet compute waits. */
+/* What waits for the round; groups 0: nothing.  What a preprocessor may yet compute is left to the driver, which knows whether
+ * the trainer stands still for it. */
 static enum rc first_select(struct core *c, struct batch_plan *plan, struct arena *arena, struct err *err) {
   const struct batch_moment moment = {.wall_ms = c->wall_ms, .trainer_idle = false};
   plan->groups = 0;
@@ -328,28 +329,22 @@ static enum rc first_read(struct core *c, struct batch_plan *plan, struct err *e
   return rc;
 }
 
-/* The step over `round` has been begun, so its groups are settled.  What will be too old for the next one is left out. */
-static enum rc plan_ahead(struct core *c, int64_t run, int64_t round, struct err *err) {
+/* If the step over `round` has been begun, so that its groups are settled.  What will be too old for the next one is left out. */
+static enum rc plan_ahead_of_step(struct core *c, int64_t run, int64_t round, struct err *err) {
   struct batch_plan plan = {.run = run, .round = round + 1};
   struct arena arena = ARENA_INIT;
   int64_t version = 0;
-  enum rc rc = first_read(c, &plan, err);
+  if (!c->context || c->context->run != run || c->context->config.mode != MODE_INFLIGHT) return RC_OK;
+  enum rc rc = store_int(c->store, &version, err, "SELECT version FROM rounds WHERE run = ?1 AND round = ?2 AND state = ?3",
+                         BINDS(b_int(run), b_int(round), b_int(ROUND_STEPPING)));
+  if (rc == RC_NOT_FOUND) return RC_OK;
+  if (rc == RC_OK) rc = first_read(c, &plan, err);
   if (rc != RC_OK || plan.groups > 0) return rc; /* a trainer has computed the round again */
-  rc = store_int(c->store, &version, err, "SELECT version FROM rounds WHERE run = ?1 AND round = ?2",
-                 BINDS(b_int(run), b_int(round)));
   plan.oldest = lag_oldest(version + 1, c->context->config.max_lag);
-  if (rc == RC_OK) rc = first_select(c, &plan, &arena, err);
+  rc = first_select(c, &plan, &arena, err);
   if (rc == RC_OK) rc = groups_submit(c, &plan, err);
   arena_free(&arena);
   return rc;
-}
-
-static enum rc plan_ahead_of_step(struct core *c, int64_t run, int64_t round, struct err *err) {
-  int64_t state = -1;
-  if (!c->context || c->context->run != run || c->context->config.mode != MODE_INFLIGHT) return RC_OK;
-  const enum rc rc = store_int(c->store, &state, err, "SELECT state FROM rounds WHERE run = ?1 AND round = ?2",
-                               BINDS(b_int(run), b_int(round)));
-  return rc == RC_OK && state == ROUND_STEPPING ? plan_ahead(c, run, round, err) : rc;
 }
 
 enum rc batches_open(struct core *c, int64_t run, int64_t round, struct err *err) {

@@ -45,14 +45,8 @@ enum rc stream_round(struct core *c, int64_t run, int64_t own, int64_t *out, str
   return store_int(c->store, out, err, "SELECT max(round) FROM rounds WHERE run = ?1", BINDS(b_int(run)));
 }
 
-/* Of the round's step. */
+/* By the round's step, which may be planned ahead of the round (batches.h). */
 static enum rc groups_taken(struct core *c, int64_t run, int64_t round, int64_t *out, struct err *err) {
-  return store_int(c->store, out, err, "SELECT coalesce(sum(groups), 0) FROM batches WHERE run = ?1 AND round = ?2",
-                   BINDS(b_int(run), b_int(round)));
-}
-
-/* Ahead of a round that is not open yet (batches.h). */
-static enum rc groups_planned(struct core *c, int64_t run, int64_t round, int64_t *out, struct err *err) {
   return store_int(c->store, out, err,
                    "SELECT count(*) FROM groups INDEXED BY groups_batch WHERE run = ?1 AND trained_in = ?2",
                    BINDS(b_int(run), b_int(round)));
@@ -94,7 +88,7 @@ static enum rc allowed_now(struct core *c, const struct filling *f, int64_t *out
   if (bound->known && bound->undone == c->undone) return RC_OK;
   enum rc rc = groups_ahead(c, c->context->run, &open, &sealed, err);
   if (rc == RC_OK) rc = groups_taken(c, c->context->run, f->round, &taken, err);
-  if (rc == RC_OK) rc = groups_planned(c, c->context->run, f->round + 1, &planned, err);
+  if (rc == RC_OK) rc = groups_taken(c, c->context->run, f->round + 1, &planned, err);
   const int64_t complete = sealed + planned;
   const struct stream_state s = {.samples_ahead = config->samples_ahead,
                                  .samples = config->samples_per_group,

@@ -53,7 +53,7 @@ static enum rc name_by_file(struct evaluation_set *s, struct arena *arena, struc
   s->name = evaluation_name_of(s->path, arena);
   if (!s->name) return err_set(err, RC_NO_MEMORY, NULL, "a set's name was refused memory");
   const size_t len = strlen(s->name);
-  if (len > 0 && len < LIMIT_NAME_MAX) return RC_OK;
+  if (len < LIMIT_NAME_MAX) return RC_OK;
   return err_set(err, RC_INVALID, "name", "expected a `name` of 1 to %d bytes, the file '%.100s' would give one of %zu",
                  LIMIT_NAME_MAX - 1, s->path, len);
 }

@@ -21,10 +21,13 @@ static enum rc decode(struct http_request *r, struct submit_batch *m, struct are
   return rc == RC_OK ? submit_batch_decode(m, json, arena, err) : rc;
 }
 
+/* The step may end between two looks: then the last one finds the version current. */
 static enum rc check_version(struct trainer *t, const struct submit_batch *m, struct err *err) {
-  const bool next = jobs_step_under_way(trainer_jobs(t), m->version - 1);
-  const enum rc rc = next ? board_check_version(trainer_board(t), m->run, m->version - 1, NULL) : RC_CONFLICT;
-  return rc == RC_OK ? RC_OK : board_check_version(trainer_board(t), m->run, m->version, err);
+  struct board *b = trainer_board(t);
+  if (board_check_version(b, m->run, m->version, NULL) == RC_OK) return RC_OK;
+  const bool next = jobs_step_under_way(trainer_jobs(t), m->version - 1) &&
+                    board_check_version(b, m->run, m->version - 1, NULL) == RC_OK;
+  return next ? RC_OK : board_check_version(b, m->run, m->version, err);
 }
 
 void handle_submit_batch(struct http_request *r, void *context) {

@@ -104,7 +104,7 @@ static void what_a_liar_drew_is_not_trained_on(void **state) {
   answer_lease(f, &t.honest, &t.leases[2]);
   AWAIT(read_int(f, "SELECT state FROM rounds WHERE round = 0") == ROUND_TRAINING, "the step is not full") a_moment_passes(f);
   answer_lease(f, &t.liar, &t.leases[1]);
-  f->trainer.slow_batches = false;
+  fake_trainer_finish_batches(&f->trainer);
   wait_left(f);
   assert_int_equal(read_int(f, "SELECT state = 4 AND reason = 'refused' FROM groups WHERE ordinal = 1"), 1);
   answer_lease(f, &t.honest, &t.leases[3]);
@@ -163,7 +163,7 @@ static void a_coordinator_that_comes_back_before_the_answer_takes_it_then(void *
         "the batch is not sent")
   a_moment_passes(f);
   coordinator_down(f);
-  f->trainer.slow_batches = false;
+  fake_trainer_finish_batches(&f->trainer);
   coordinator_up(f);
   register_trainer(f);
   register_server(f, &t.honest, "honest");

@@ -254,39 +254,35 @@ static void hold_engine(struct rig *g, const struct batch_group *groups, struct 
 
 /* Behind a step that was submitted, and under no version beyond; if the step fails, it does. */
 static void a_batch_of_the_next_version_waits_behind_the_step(void **state) {
-  (void)state;
-  struct rig g;
+  struct rig *g = *state;
   struct open_run_answer answer;
   struct arena arena = ARENA_INIT;
   struct err err = {0};
   struct batch_group groups[3];
   struct batch_status batch;
-  rig_make(&g, "");
-  rig_start(&g);
   const struct open_run run = run_request("r1");
-  rig_open(&g, &run, &answer);
+  rig_open(g, &run, &answer);
   groups_make(&arena, groups, 3, 3);
   struct submit_batch ahead = {
       .batch_id = "r1.1.b0", .run = "r1", .epoch = 3, .fence = 5, .version = 1, .groups = &groups[2], .group_count = 1};
-  assert_rc(RC_CONFLICT, trainer_submit_batch(&g.client, &ahead, WAIT_MS, &err), err);
+  assert_rc(RC_CONFLICT, trainer_submit_batch(&g->client, &ahead, WAIT_MS, &err), err);
   assert_string_equal(err.field, "version");
   for (int good = 0; good < 2; good++) {
-    if (good) rig_batch(&g, "r1", "r1.0.b0", 0, groups, 2, &batch, &arena);
-    hold_engine(&g, groups, &arena);
+    if (good) rig_batch(g, "r1", "r1.0.b0", 0, groups, 2, &batch, &arena);
+    hold_engine(g, groups, &arena);
     const struct submit_step step = step_request("r1", "r1.0", 0, groups, 2, &arena);
-    assert_rc(RC_OK, trainer_submit_step(&g.client, &step, WAIT_MS, &err), err);
+    assert_rc(RC_OK, trainer_submit_step(&g->client, &step, WAIT_MS, &err), err);
     ahead.version = 2;
-    assert_rc(RC_CONFLICT, trainer_submit_batch(&g.client, &ahead, WAIT_MS, &err), err);
+    assert_rc(RC_CONFLICT, trainer_submit_batch(&g->client, &ahead, WAIT_MS, &err), err);
     ahead.version = 1;
-    assert_rc(RC_OK, trainer_submit_batch(&g.client, &ahead, WAIT_MS, &err), err);
+    assert_rc(RC_OK, trainer_submit_batch(&g->client, &ahead, WAIT_MS, &err), err);
     atomic_store(&status_waits, false);
-    assert_rc(RC_OK, trainer_batch_status(&g.client, "r1.1.b0", WAIT_MS / 2, true, &batch, &arena, WAIT_MS, &err), err);
+    assert_rc(RC_OK, trainer_batch_status(&g->client, "r1.1.b0", WAIT_MS / 2, true, &batch, &arena, WAIT_MS, &err), err);
     assert_int_equal(batch.state, good ? JOB_DONE : JOB_FAILED);
     if (!good) assert_string_equal(batch.error.field, "version");
   }
-  expect(&g, "GET", "/v1/model", NULL, 200, "\"version\":1");
+  expect(g, "GET", "/v1/model", NULL, 200, "\"version\":1");
   arena_free(&arena);
-  rig_end(&g);
 }
 
 /* A version is durable, then staged by the servers that answer with the digest of their own memory, then announced;
@@ -840,7 +836,7 @@ int main(void) {
       cmocka_unit_test(batches_are_idempotent_and_guarded),
       cmocka_unit_test(a_bad_sample_refuses_the_batch_and_leaves_no_trace),
       cmocka_unit_test(a_step_names_exactly_its_groups),
-      cmocka_unit_test(a_batch_of_the_next_version_waits_behind_the_step),
+      cmocka_unit_test_setup_teardown(a_batch_of_the_next_version_waits_behind_the_step, rig_set_up, rig_tear_down),
       cmocka_unit_test(a_version_is_durable_pushed_announced_and_served),
       cmocka_unit_test(the_order_of_groups_leaves_no_trace),
       cmocka_unit_test(steps_that_change_nothing_still_make_versions),

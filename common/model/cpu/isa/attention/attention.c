@@ -326,8 +326,8 @@ void ISA_NAME(attention)(const void *args, size_t begin, size_t end, void *scrat
     t1 = attention_run_end(c, t0, (int)end);
     const struct visit next = t1 < (int)end ? visit_of(c, t1, attention_run_end(c, t1, (int)end), 0) : visit_of(c, t0, t1, 0);
     for (int g = 0; g < c->kv->G; g++) {
-      const struct visit then = visit_of(c, t0, t1, g + 1);
-      attend_run(c, s, t0, t1, g, g + 1 < c->kv->G ? &then : &next);
+      const struct visit then = g + 1 < c->kv->G ? visit_of(c, t0, t1, g + 1) : next;
+      attend_run(c, s, t0, t1, g, &then);
     }
   }
 }
