@@ -39,12 +39,24 @@ struct gemm_args { /* rows when by_rows, else panels of 32 outputs */
   bool accumulate, by_rows;
 };
 
-struct weight_backward_args { /* rows n of dW */
+/* A window of dW: a kernel lays out what it takes of dy and x for one at a time. */
+struct window_size {
+  int rows, columns;
+};
+
+/* The largest window of a kernel; rows are best cut in multiples of row_unit. */
+struct window_limit {
+  struct window_size size;
+  int row_unit;
+};
+
+struct weight_backward_args { /* windows of dW, those of the same rows side by side */
   enum number_format format;
   float *dW;
   const void *dy, *x;
   const int32_t *row, *place;
   int T, N, K;
+  struct window_size window; /* within the kernel's limit */
 };
 
 struct bias_args { /* elements of y */
@@ -290,6 +302,7 @@ struct cpu_kernels {
   cpu_kernel *embed_backward, *rmsnorm_backward_x, *rmsnorm_backward_w, *gemm_weight_backward, *add_bias_backward,
       *head_norm_rope_backward_x, *head_norm_rope_backward_w, *attention_backward, *swiglu_backward, *geglu_backward,
       *soft_cap_backward, *share_backward, *route_backward, *logprob_backward;
+  const struct window_limit *weight_windows[2]; /* by format */
   cpu_kernel *accumulate, *grad_from_accumulator, *sum_of_squares, *adamw, *adamw8;
   /* Checks properties of the CPU that the kernels rely on and CPUID does not tell; NULL: nothing to check. */
   bool (*holds)(void);

@@ -32,6 +32,8 @@ enum {
   PIECES = 8,          /* that a thread's share is cut into, at most */
   ROWS_PER_PIECE = 96, /* of a product: each piece lays out its operands for itself, or reads all of W */
   MANY_ROWS = 192,     /* of a thread: W is read twice or more, and each time for many rows */
+  WINDOWS_PER_THREAD = 2, /* of dW, at least */
+  WINDOW_LEAST = 64,      /* rows or columns, above which one is cut for more windows */
   HUGE_PAGE = 2 << 20,
   SQUARES_STEP = 1024 /* blocks of one step of sum_of_squares */
 };
@@ -69,18 +71,25 @@ static void split_part(void *context, int part) {
   if (begin < end) c->kernel(c->args, begin, end, scratch_here(c->cpu));
 }
 
+/* Of work that lasts ns of one core, if it can be cut so often. */
+static size_t pieces_of(const struct cpu_ops *cpu, double ns) {
+  const size_t threads = (size_t)cpu->threads;
+  const double each = ns / PIECE_NS / (double)threads;
+  if (threads == 1 || ns < SHARED_NS || pool_in_part(cpu->ops.pool)) return 1;
+  return threads * (each < 1 ? 1 : each > PIECES ? PIECES : (size_t)each);
+}
+
 /* n outputs in units of grain; ns: about how long one core takes for all of them.  A multiple of the threads, so that
  * threads that keep their cores end together. */
 static void split(const struct ops *o, cpu_kernel *kernel, const void *args, size_t n, size_t grain, double ns) {
   const struct cpu_ops *cpu = cpu_of(o);
   const size_t units = (n + grain - 1) / grain, threads = (size_t)cpu->threads;
   if (n == 0) return;
-  if (threads == 1 || units == 1 || ns < SHARED_NS || pool_in_part(o->pool)) {
+  size_t parts = pieces_of(cpu, ns);
+  if (parts == 1 || units == 1) {
     kernel(args, 0, n, scratch_here(cpu));
     return;
   }
-  const double pieces = ns / PIECE_NS / (double)threads;
-  size_t parts = threads * (pieces < 1 ? 1 : pieces > PIECES ? PIECES : (size_t)pieces);
   if (parts > units) parts = units < threads ? units : units / threads * threads;
   struct split_call call = {.cpu = cpu, .kernel = kernel, .args = args, .n = n, .grain = grain, .parts = parts};
   pool_run(cpu->ops.pool, split_part, &call, (int)parts);
@@ -458,13 +467,38 @@ static void ops_rmsnorm_backward(const struct ops *o, float *dx, float *dw, cons
   if (dw) split(o, cpu_of(o)->kernels->rmsnorm_backward_w, &c, (size_t)D, 16, 0.5 * T * D);
 }
 
+/* n in shares of about one size, of `most` at most. */
+static int share_of(int n, int most, int unit) {
+  const int shares = (n + most - 1) / most, share = round_up((n + shares - 1) / shares, unit);
+  return share < most ? share : most;
+}
+
+static size_t windows_of(int N, int K, struct window_size w) {
+  return (size_t)((N + w.rows - 1) / w.rows) * (size_t)((K + w.columns - 1) / w.columns);
+}
+
+/* Windows of dW: as large as the kernel has them, for each lays out its operands for itself, but some for each thread. */
+static struct window_size weight_windows(const struct cpu_ops *cpu, int N, int K, size_t pieces) {
+  const struct window_limit *limit = cpu->kernels->weight_windows[cpu->ops.format];
+  const size_t some = WINDOWS_PER_THREAD * (size_t)cpu->threads, least = pieces < some ? pieces : some;
+  struct window_size w = {share_of(N, limit->size.rows, limit->row_unit), share_of(K, limit->size.columns, 32)};
+  while (windows_of(N, K, w) < least && (w.rows > WINDOW_LEAST || w.columns > WINDOW_LEAST)) {
+    if (w.rows >= w.columns)
+      w.rows = share_of(N, w.rows / 2, limit->row_unit);
+    else
+      w.columns = share_of(K, w.columns / 2, 32);
+  }
+  return w;
+}
+
 static void ops_gemm_weight_backward(const struct ops *o, float *dW, const void *dy, const void *x, const int32_t *row,
                                      const int32_t *place, int T, int N, int K) {
   struct weight_backward_args c = {
       .format = o->format, .dW = dW, .dy = dy, .x = x, .row = row, .place = place, .T = T, .N = N, .K = K};
+  const double ns = product_ns(o, T, N, K);
   if (T <= 0) return;
-  split(o, cpu_of(o)->kernels->gemm_weight_backward, &c, (size_t)N, N >= 4 * ROWS_PER_PIECE ? ROWS_PER_PIECE : 12,
-        product_ns(o, T, N, K));
+  c.window = weight_windows(cpu_of(o), N, K, pieces_of(cpu_of(o), ns));
+  split(o, cpu_of(o)->kernels->gemm_weight_backward, &c, windows_of(N, K, c.window), 1, ns);
 }
 
 static void ops_add_bias_backward(const struct ops *o, float *db, const void *dy, int T, int N) {

@@ -77,6 +77,7 @@ struct machine {
 SUPPORT bool in_links(const struct machine *m) { return m->bf16 && strcmp(m->ops->name, "cpu-v4-bf16") == 0; }
 
 cpu_kernel gemm_emulated, gemm_weight_backward_emulated, attention_emulated, attention_backward_emulated;
+extern const struct window_limit weight_windows_emulated;
 bool tiles_hold_emulated(void);
 
 /* The kernels of a CPU with AMX over emulated tiles; the others are v2's. */
@@ -87,6 +88,7 @@ SUPPORT void emulated_machine(struct machine *m, void (*f)(const struct machine 
   kernels.attention = attention_emulated;
   kernels.attention_backward = attention_backward_emulated;
   kernels.gemm_weight_backward = gemm_weight_backward_emulated;
+  kernels.weight_windows[FORMAT_BF16] = &weight_windows_emulated;
   m->level = "emulated amx";
   m->bf16 = true;
   assert_int_equal(cpu_ops_create(&m->ops, FORMAT_BF16, &kernels, "emulated-amx", m->pool, NULL), RC_OK);

@@ -6,7 +6,8 @@
 
 static void weight_on(const struct machine *m) {
   static const int sizes[][3] = {{1, 1, 1},     {33, 17, 40}, {70, 30, 17},   {200, 50, 33},
-                                 {31, 13, 300}, {5, 100, 64}, {300, 20, 530}, {40, 280, 20}};
+                                 {31, 13, 300}, {5, 100, 64}, {300, 20, 530}, {40, 280, 20},
+                                 {150, 390, 300}};
   const struct ops *o = m->ops;
   for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
     int T = sizes[s][0], N = sizes[s][1], K = sizes[s][2];

@@ -21,10 +21,12 @@ cpu_kernel BESIDE(to_operand), BESIDE(from_operand), BESIDE(rmsnorm), ISA_NAME(g
     BESIDE(head_norm_rope_backward_w), ISA_NAME(attention_backward), BESIDE(swiglu_backward), BESIDE(geglu_backward),
     BESIDE(share_backward), BESIDE(route_backward), BESIDE(logprob_backward), BESIDE(accumulate), BESIDE(grad_from_accumulator), BESIDE(sum_of_squares), BESIDE(adamw), BESIDE(adamw8);
 
+extern const struct window_limit ISA_NAME(weight_windows), BESIDE(weight_windows);
 #if defined(__AMX_BF16__)
 bool ISA_NAME(tiles_hold)(void);
 #elif defined(__AVX512BF16__)
 bool ISA_NAME(links_hold)(void);
+extern const struct window_limit ISA_NAME(weight_windows_bf16);
 #endif
 
 static void exp_row(float *y, const float *x, int n) {
@@ -67,6 +69,11 @@ const struct cpu_kernels ISA_NAME(cpu_kernels) = {
     .share_backward = BESIDE(share_backward),
     .route_backward = BESIDE(route_backward),
     .logprob_backward = BESIDE(logprob_backward),
+#if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
+    .weight_windows = {[FORMAT_BF16] = &ISA_NAME(weight_windows_bf16), [FORMAT_F32] = &ISA_NAME(weight_windows)},
+#else
+    .weight_windows = {[FORMAT_BF16] = &ISA_NAME(weight_windows), [FORMAT_F32] = &BESIDE(weight_windows)},
+#endif
     .accumulate = BESIDE(accumulate),
     .grad_from_accumulator = BESIDE(grad_from_accumulator),
     .sum_of_squares = BESIDE(sum_of_squares),

@@ -218,8 +218,8 @@ static void window_out(const struct weight_backward_args *c, const struct weight
   }
 }
 
-static void window_compute(const struct windows *all, struct weight_scratch *s, const struct window *w) {
-  const struct weight_backward_args *c = all->c;
+static void window_compute(const struct weight_backward_args *c, struct weight_scratch *s, const struct window *w,
+                           const struct window *then) {
   bool first = true;
   for (int t = 0; t < c->T; first = false) {
     int blocks = 0;
@@ -228,23 +228,27 @@ static void window_compute(const struct windows *all, struct weight_scratch *s, 
       places_take(&places, c, (c->place ? c->place[t] : t) / TILE_DEPTH * TILE_DEPTH, &t);
       tile_block(c, s, w, &places, blocks);
     }
-    struct ahead ahead = ahead_of(all, w, t, T_BLOCKS * TILE_DEPTH);
+    struct ahead ahead = ahead_of(c, w, then, t, T_BLOCKS * TILE_DEPTH);
     window_multiply(s, w, blocks, first, &ahead);
   }
   window_out(c, s, w);
 }
 
+const struct window_limit ISA_NAME(weight_windows) = {{N_BLOCK, K_BLOCK}, 32};
+
 void ISA_NAME(gemm_weight_backward)(const void *args, size_t begin, size_t end, void *scratch) {
-  const struct windows all = {.c = args, .end = (int)end, .rows = N_BLOCK, .columns = K_BLOCK};
+  const struct weight_backward_args *c = args;
   struct weight_scratch *s = scratch;
-  if (all.c->format == FORMAT_F32) {
+  if (c->format == FORMAT_F32) {
     TILES_BESIDE(gemm_weight_backward)(args, begin, end, scratch);
     return;
   }
   memset(s->zeros, 0, sizeof s->zeros);
   product_configure(TILE_ROWS, TILE_ROWS);
-  for (struct window w = window_at(&all, (int)begin, 0); w.n_count > 0; w = window_after(&all, &w))
-    window_compute(&all, s, &w);
+  for (int i = (int)begin; i < (int)end; i++) {
+    const struct window w = window_at(c, i, (int)end), then = window_at(c, i + 1, (int)end);
+    window_compute(c, s, &w, &then);
+  }
   tiles_release();
 }
 

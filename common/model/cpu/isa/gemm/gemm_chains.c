@@ -113,9 +113,20 @@ static void store_sums(const struct piece *o, int row, int rows) {
   }
 }
 
-/* A group of R rows against two vectors of the panel, along the whole piece. */
-INLINE void run_along(const struct piece *o, struct block b, int lane, const int R, const enum micro_w kind) {
+/* Asks for the outputs of rows [row, end) of the pass.  With many rows no near cache holds them, and storing would wait. */
+INLINE void ask_outputs(const struct piece *o, int row, int end) {
+  const float *y = o->y + (size_t)row * (size_t)o->p->c->W->N;
+  for (; row < end; row++, y += o->p->c->W->N) {
+    _mm_prefetch((const char *)y, _MM_HINT_T0);
+    _mm_prefetch((const char *)(y + 16), _MM_HINT_T0);
+  }
+}
+
+/* A group of R rows, from `row` on, against two vectors of the panel, along the whole piece. */
+INLINE void run_along(const struct piece *o, struct block b, int row, int lane, const int R, const enum micro_w kind) {
+  const bool asks = o->last && lane == 0 && o->p->c->T > X_ROWS;
   for (int i = 0; i < o->blocks; i++) {
+    if (asks) ask_outputs(o, row + R * i / o->blocks, row + R * (i + 1) / o->blocks);
     b.first = o->begin + i == 0;
     micro(&b, 32, 0, lane, R, 2, kind);
     b.a += GROUP_BLOCK;
@@ -142,7 +153,7 @@ INLINE void group_add(const struct piece *o, int g, int lane, const enum micro_w
                           .steps = 16,
                           .ahead = (const void *)o->ahead,
                           .keep = p->s->w};
-#define RUN_ALONG(R) run_along(o, b, lane, R, kind)
+#define RUN_ALONG(R) run_along(o, b, row, lane, R, kind)
   MICRO_BY_ROWS(rows, RUN_ALONG);
 #undef RUN_ALONG
   if (o->last && (lane + 2 * VL == PANEL || lane + 2 * VL >= o->lanes)) store_sums(o, row, rows);

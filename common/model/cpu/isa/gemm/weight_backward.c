@@ -1,11 +1,12 @@
 /* Computes dW += dy^T x by chains of fused multiply-adds (micro_kernel.h).  Lanes run over K, rows over N, the dot over
  * tokens (NUMERICS.md, DOT).
  *
- *   T_CHUNK tokens of dy [N_BLOCK] and x [K_BLOCK], in memory -> floats, second-level cache -> sums [N_BLOCK][K_BLOCK]
+ *   T_CHUNK tokens of dy [N_BLOCK] and x [K_BLOCK], in memory -> floats, second-level cache -> sums [K_BLOCK / LANES][N_BLOCK][LANES]
  *
- * x lies by [32 lanes][token]: such a slice, 4 KiB, and MICRO_ROWS columns of dy are multiplied from the first-level
- * cache, where their sums stay meanwhile.  A window is tall because x is laid out once for all of its rows.  Sums are added to dW once at the end.  The next tokens are prefetched after
- * every such product (weight_window.h). */
+ * x lies by [32 lanes][token]: such a slice, 16 KiB (8), and MICRO_ROWS columns of dy are multiplied from the first-level
+ * cache, where their sums stay meanwhile.  With AVX-512 these columns of dy lie together, too; groups of 6 would cost more to
+ * make than they bring.  A window is tall because x is laid out once for all of its rows.  Sums are added to dW once at the
+ * end.  The next tokens are prefetched after every such product (weight_window.h). */
 #include "common/model/cpu/isa/gemm/weight_window.h"
 #include "common/model/cpu/isa/micro_kernel.h"
 
@@ -14,15 +15,21 @@ cpu_kernel ISA_NAME(gemm_weight_backward_bf16); /* of bf16: gemm_bf16.c */
 #endif
 
 enum {
-  T_CHUNK = 32,
   N_BLOCK = 384, /* a multiple of MICRO_ROWS and of LANES */
   K_BLOCK = 256,
   LANES = 32
 };
 
+#if defined(__AVX512F__)
+enum { T_CHUNK = 128, DY_GROUP = MICRO_ROWS, DY_PAD = 0 };
+#else
+enum { T_CHUNK = 64, DY_GROUP = N_BLOCK, DY_PAD = 16 /* so that tokens do not share cache sets */ };
+#endif
+enum { DY_TOKEN = DY_GROUP + DY_PAD, DY_GROUP_SIZE = T_CHUNK * DY_TOKEN + 16 /* the last vector is stored whole */ };
+
 struct weight_scratch {
   float x[K_BLOCK / LANES][T_CHUNK][LANES];
-  float dy[T_CHUNK][N_BLOCK];
+  float dy[N_BLOCK / DY_GROUP][DY_GROUP_SIZE];
   float sums[K_BLOCK / LANES][N_BLOCK][LANES];
 };
 
@@ -42,13 +49,20 @@ INLINE void load_lines(float *to, size_t stride, const void *base, size_t at, in
   }
 }
 
+/* The same for dy's groups.  What is stored behind a group's part is stored anew with the next token. */
+INLINE void load_groups(float *to, const void *base, size_t at, int n, const bool f32) {
+  for (; n > 0; n -= DY_GROUP, at += DY_GROUP, to += DY_GROUP_SIZE)
+    for (int l = 0; l < DY_GROUP && l < n; l += VL)
+      vstore(to + l, base ? load_some_operands(base, at + (size_t)l, n - l, f32) : (vf){0});
+}
+
 /* Row t of dy and of x as floats at place `place`; t < 0: zeros. */
 INLINE void load_place(const struct weight_backward_args *c, struct weight_scratch *s, const struct window *w,
                        int place, int t, const bool f32) {
   const size_t x = t < 0 ? 0 : row_of(c->row, (size_t)t) * (size_t)c->K + (size_t)w->k0,
                dy = t < 0 ? 0 : (size_t)t * (size_t)c->N + (size_t)w->n0;
   load_lines(s->x[0][place], T_CHUNK * LANES, t < 0 ? NULL : c->x, x, w->k_count, f32);
-  load_lines(s->dy[place], LANES, t < 0 ? NULL : c->dy, dy, w->n_count, f32);
+  load_groups(s->dy[0] + place * DY_TOKEN, t < 0 ? NULL : c->dy, dy, w->n_count, f32);
 }
 
 /* The rows that stand at places [first, first + T_CHUNK), zeros between them, from row *t on; returns the number of
@@ -71,7 +85,7 @@ INLINE void run_places(struct block b, int places, int lane, const int R, const 
   for (int t = 0; t < places; t += 32, b.first = false) {
     b.steps = places - t < 32 ? (places - t) / 2 : 16;
     micro(&b, 1, 0, lane, R, NV, W_FLOATS);
-    b.a += 32 * N_BLOCK;
+    b.a += 32 * DY_TOKEN;
     b.w = (const float *)b.w + 32 * LANES;
   }
 }
@@ -84,9 +98,9 @@ static void multiply_chunk(struct weight_scratch *s, const struct window *w, int
       const int rows = w->n_count - n < MICRO_ROWS ? w->n_count - n : MICRO_ROWS;
       const struct block b = {.dst = s->sums[k / LANES][n],
                               .ldd = LANES,
-                              .a = s->dy[0] + n,
-                              .odd_a = N_BLOCK,
-                              .step_a = 2 * N_BLOCK,
+                              .a = s->dy[n / DY_GROUP] + n % DY_GROUP,
+                              .odd_a = DY_TOKEN,
+                              .step_a = 2 * DY_TOKEN,
                               .w = s->x[k / LANES][0],
                               .odd_w = LANES,
                               .step_w = 2 * LANES,
@@ -117,31 +131,35 @@ static void add_sums(const struct weight_backward_args *c, const struct weight_s
   }
 }
 
-static void window_compute(const struct windows *all, struct weight_scratch *s, const struct window *w) {
-  const struct weight_backward_args *c = all->c;
+static void window_compute(const struct weight_backward_args *c, struct weight_scratch *s, const struct window *w,
+                           const struct window *then) {
   bool begun = false;
   for (int t = 0, first = 0; t < c->T; first += T_CHUNK) {
     const int places =
         c->format == FORMAT_F32 ? load_chunk(c, s, w, first, &t, true) : load_chunk(c, s, w, first, &t, false);
     if (places == 0) continue;
     struct ahead ahead = {0};
-    if (c->format == FORMAT_BF16) ahead = ahead_of(all, w, t, T_CHUNK);
+    if (c->format == FORMAT_BF16) ahead = ahead_of(c, w, then, t, T_CHUNK);
     multiply_chunk(s, w, places, !begun, &ahead);
     begun = true;
   }
   add_sums(c, s, w);
 }
 
+const struct window_limit ISA_NAME(weight_windows) = {{N_BLOCK, K_BLOCK}, MICRO_ROWS};
+
 void ISA_NAME(gemm_weight_backward)(const void *args, size_t begin, size_t end, void *scratch) {
-  const struct windows all = {.c = args, .end = (int)end, .rows = N_BLOCK, .columns = K_BLOCK};
+  const struct weight_backward_args *c = args;
 #if defined(__AVX512BF16__)
-  if (all.c->format == FORMAT_BF16) {
+  if (c->format == FORMAT_BF16) {
     ISA_NAME(gemm_weight_backward_bf16)(args, begin, end, scratch);
     return;
   }
 #endif
-  for (struct window w = window_at(&all, (int)begin, 0); w.n_count > 0; w = window_after(&all, &w))
-    window_compute(&all, scratch, &w);
+  for (int i = (int)begin; i < (int)end; i++) {
+    const struct window w = window_at(c, i, (int)end), then = window_at(c, i + 1, (int)end);
+    window_compute(c, scratch, &w, &then);
+  }
 }
 
 _Static_assert(sizeof(struct weight_scratch) <= CPU_SCRATCH_BYTES, "weight backward's scratch");

@@ -11,24 +11,19 @@ struct window {
   int n0, n_count, k0, k_count;
 };
 
-/* Which windows there are: rows [begin, end) of dW, of `rows` x `columns` each. */
-struct windows {
-  const struct weight_backward_args *c;
-  int end, rows, columns;
-};
-
-INLINE struct window window_at(const struct windows *all, int n0, int k0) {
-  const int n_left = all->end - n0, k_left = all->c->K - k0;
-  return (struct window){.n0 = n0,
-                         .n_count = n_left < all->rows ? n_left : all->rows,
-                         .k0 = k0,
-                         .k_count = k_left < all->columns ? k_left : all->columns};
+INLINE int windows_across(const struct weight_backward_args *c) {
+  return (c->K + c->window.columns - 1) / c->window.columns;
 }
 
-/* The window after w; an empty one (n_count 0) behind the last. */
-INLINE struct window window_after(const struct windows *all, const struct window *w) {
-  if (w->k0 + w->k_count < all->c->K) return window_at(all, w->n0, w->k0 + w->k_count);
-  return window_at(all, w->n0 + w->n_count, 0);
+/* Window `at`; an empty one (n_count 0) from `end` on. */
+INLINE struct window window_at(const struct weight_backward_args *c, int at, int end) {
+  if (at >= end) return (struct window){0};
+  const int n0 = at / windows_across(c) * c->window.rows, k0 = at % windows_across(c) * c->window.columns;
+  const int n_left = c->N - n0, k_left = c->K - k0;
+  return (struct window){.n0 = n0,
+                         .n_count = n_left < c->window.rows ? n_left : c->window.rows,
+                         .k0 = k0,
+                         .k_count = k_left < c->window.columns ? k_left : c->window.columns};
 }
 
 /* Rows [t, end) of dy and x, in the columns of their window. */
@@ -38,11 +33,11 @@ struct ahead {
   int t, end;
 };
 
-/* The rows after w's rows before t: at most `rows` of them. */
-INLINE struct ahead ahead_of(const struct windows *all, const struct window *w, int t, int rows) {
-  const struct weight_backward_args *c = all->c;
+/* The rows after w's rows before t, at most `rows` of them; after the last ones, the first of window `then`. */
+INLINE struct ahead ahead_of(const struct weight_backward_args *c, const struct window *w, const struct window *then,
+                             int t, int rows) {
   const bool over = t == c->T;
-  struct ahead a = {.c = c, .window = over ? window_after(all, w) : *w, .t = over ? 0 : t};
+  struct ahead a = {.c = c, .window = over ? *then : *w, .t = over ? 0 : t};
   if (a.window.n_count > 0) a.end = c->T - a.t < rows ? c->T : a.t + rows;
   return a;
 }
