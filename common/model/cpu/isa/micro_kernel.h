@@ -5,7 +5,7 @@
  *
  * Registers: 12 rows x 2 vectors with AVX-512, 6 rows x 2 vectors otherwise, hold one chain: 24 (12) sums that do not wait for each
  * other, where an FMA's latency asks for 8, 2 vectors of w and one element of a: 27 of 32 (15 of 16).  The even chain runs
- * before the odd one, and its sums wait on the stack.  Side by side they would leave room for half the rows, so that
+ * before the odd one, and its sums wait in memory.  Side by side they would leave room for half the rows, so that
  * widening a vector of w would serve half as many FMAs.  Sums over blocks stay in dst, in the first-level cache: 1 load
  * and 1 store for 32 FMAs.  With few rows (R x 2 < 8) the processor starts the odd chain before the even one is done.
  *
@@ -20,9 +20,9 @@
 #include "common/model/cpu/isa/vec.h"
 
 #if defined(__AVX512F__)
-enum { MICRO_ROWS = 12 };
+enum { MICRO_ROWS = 12, MICRO_FEW = 16 /* sums of a chain */ };
 #else
-enum { MICRO_ROWS = 6 };
+enum { MICRO_ROWS = 6, MICRO_FEW = 6 };
 #endif
 
 /* What w holds; a constant wherever it is passed, as is row_a, the distance between rows of a.  Of pairs, the lines that
@@ -115,8 +115,46 @@ INLINE void micro_chain(vf acc[MICRO_ROWS][2], const struct block *b, const size
   for (int s = multiplies; s < b->steps; s++) micro_step(acc, &c, b, row_a, false, is_odd, R, NV, kind);
 }
 
+/* Adds the chains' sums to dst; even's are those that lie at `kept`. */
+INLINE void micro_out(const struct block *b, float *dst, const float *kept, vf odd[MICRO_ROWS][2], const bool first,
+                      const int R, const int NV) {
+  UNROLL
+  for (int r = 0; r < R; r++) {
+    UNROLL
+    for (int v = 0; v < NV; v++) {
+      float *d = dst + (size_t)r * b->ldd + v * VL;
+      vstore(d, (first ? (vf){0} : vload(d)) + (vload(kept + (r * 2 + v) * VL) + odd[r][v]));
+    }
+  }
+}
+
+/* More sums than registers hold twice: even's lie in memory while odd's are made.  Left to itself, gcc exchanges some of
+ * both, up to 13 % of the time. */
+INLINE void micro_many(const struct block *b, const size_t row_a, int row, int lane, const int R, const int NV,
+                       const enum micro_w kind) {
+  float kept[MICRO_ROWS * 2 * VL] __attribute__((aligned(64)));
+  float *dst = b->dst + (size_t)row * b->ldd + lane;
+  vf acc[MICRO_ROWS][2];
+  micro_chain(acc, b, row_a, row, lane, false, R, NV, kind);
+  UNROLL
+  for (int r = 0; r < R; r++) {
+    UNROLL
+    for (int v = 0; v < NV; v++) vstore(kept + (r * 2 + v) * VL, acc[r][v]);
+  }
+  __asm__ volatile("" : "+m"(kept)); /* as far as gcc knows they may have changed */
+  micro_chain(acc, b, row_a, row, lane, true, R, NV, kind);
+  if (b->first)
+    micro_out(b, dst, kept, acc, true, R, NV);
+  else
+    micro_out(b, dst, kept, acc, false, R, NV);
+}
+
 INLINE void micro(const struct block *b, const size_t row_a, int row, int lane, const int R, const int NV,
                   const enum micro_w kind) {
+  if (R * NV > MICRO_FEW) {
+    micro_many(b, row_a, row, lane, R, NV, kind);
+    return;
+  }
   vf even[MICRO_ROWS][2], odd[MICRO_ROWS][2];
   micro_chain(even, b, row_a, row, lane, false, R, NV, kind);
   micro_chain(odd, b, row_a, row, lane, true, R, NV, kind);

@@ -6,7 +6,7 @@
  * x lies by [32 lanes][token]: such a slice, 16 KiB (8), and MICRO_ROWS columns of dy are multiplied from the first-level
  * cache, where their sums stay meanwhile.  With AVX-512 these columns of dy lie together, too; groups of 6 would cost more to
  * make than they bring.  A window is tall because x is laid out once for all of its rows.  Sums are added to dW once at the
- * end.  The next tokens are prefetched after every such product (weight_window.h). */
+ * end.  The next tokens are prefetched between the products, evenly: many at once hold up what is loaded meanwhile (weight_window.h). */
 #include "common/model/cpu/isa/gemm/weight_window.h"
 #include "common/model/cpu/isa/micro_kernel.h"
 
@@ -92,7 +92,9 @@ INLINE void run_places(struct block b, int places, int lane, const int R, const 
 
 static void multiply_chunk(struct weight_scratch *s, const struct window *w, int places, bool first,
                            struct ahead *ahead) {
-  const int lanes = round_up(w->k_count, 16);
+  const int lanes = round_up(w->k_count, 16), rows_asked = ahead->end - ahead->t;
+  const int products = (w->k_count + LANES - 1) / LANES * ((w->n_count + MICRO_ROWS - 1) / MICRO_ROWS);
+  int due = 0;
   for (int k = 0; k < lanes; k += LANES)
     for (int n = 0; n < w->n_count; n += MICRO_ROWS) {
       const int rows = w->n_count - n < MICRO_ROWS ? w->n_count - n : MICRO_ROWS;
@@ -116,8 +118,7 @@ static void multiply_chunk(struct weight_scratch *s, const struct window *w, int
 #undef RUN_TWO
 #undef RUN_ONE
       }
-      ahead_ask(ahead);
-      ahead_ask(ahead);
+      for (due += rows_asked; due >= products; due -= products) ahead_ask(ahead);
     }
 }
 
