@@ -33,7 +33,7 @@ enum {
   ROWS_PER_PIECE = 96, /* of a product: each piece lays out its operands for itself, or reads all of W */
   MANY_ROWS = 192,     /* of a thread: W is read twice or more, and each time for many rows */
   WINDOWS_PER_THREAD = 2, /* of dW, at least */
-  WINDOW_LEAST = 64,      /* rows or columns, above which one is cut for more windows */
+  WINDOW_LEAST = 32,      /* rows or columns, above which a window is cut for more of them */
   HUGE_PAGE = 2 << 20,
   SQUARES_STEP = 1024 /* blocks of one step of sum_of_squares */
 };
@@ -467,10 +467,10 @@ static void ops_rmsnorm_backward(const struct ops *o, float *dx, float *dw, cons
   if (dw) split(o, cpu_of(o)->kernels->rmsnorm_backward_w, &c, (size_t)D, 16, 0.5 * T * D);
 }
 
-/* n in shares of about one size, of `most` at most. */
+/* n in shares of about one size, multiples of unit, of `most` at most, which is one. */
 static int share_of(int n, int most, int unit) {
-  const int shares = (n + most - 1) / most, share = round_up((n + shares - 1) / shares, unit);
-  return share < most ? share : most;
+  const int shares = (n + most - 1) / most;
+  return round_up((n + shares - 1) / shares, unit);
 }
 
 static size_t windows_of(int N, int K, struct window_size w) {
@@ -484,9 +484,9 @@ static struct window_size weight_windows(const struct cpu_ops *cpu, int N, int K
   struct window_size w = {share_of(N, limit->size.rows, limit->row_unit), share_of(K, limit->size.columns, 32)};
   while (windows_of(N, K, w) < least && (w.rows > WINDOW_LEAST || w.columns > WINDOW_LEAST)) {
     if (w.rows >= w.columns)
-      w.rows = share_of(N, w.rows / 2, limit->row_unit);
+      w.rows = share_of(N, round_up(w.rows / 2, limit->row_unit), limit->row_unit);
     else
-      w.columns = share_of(K, w.columns / 2, 32);
+      w.columns = share_of(K, round_up(w.columns / 2, 32), 32);
   }
   return w;
 }
