@@ -13,9 +13,9 @@ from zombie import Zombie
 ROUNDS = 3
 
 
-def config(tokens=96):
+def config(tokens=96, groups=6):
     """Long samples of one prompt a lease, so that a stop falls into the middle of them."""
-    config = grpo_config(ROUNDS, groups=6, samples=8)
+    config = grpo_config(ROUNDS, groups=groups, samples=8)
     config["sampling"]["max_new_tokens"] = tokens
     return config
 
@@ -45,9 +45,9 @@ def test_a_server_that_can_never_run_the_leases_is_not_asked_again(base_model, r
 def test_a_server_that_is_started_in_mid_round_works_at_once(base_model, tmp_path):
     with Cluster(tmp_path, model=base_model) as cluster:
         cluster.add_server("slow", "--slots", 1, "--prefetch", 0)
-        cluster.create_run(config())
+        cluster.create_run(config(groups=300))  # a round of seconds, with one slot
         cluster.wait_until("a round", lambda: cluster.query("SELECT 1 FROM samples WHERE state = 2"))
-        assert cluster.coordinator.metric("leasehold_pool_slots") == 1 and 6 * 8 > cluster.coordinator.metric("leasehold_samples_waiting") > 6
+        assert cluster.coordinator.metric("leasehold_pool_slots") == 1 and 300 * 8 > cluster.coordinator.metric("leasehold_samples_waiting") > 300
         begun = time.time()
         cluster.add_server("late", "--slots", 8)
         granted = "SELECT granted_ms, round FROM leases JOIN workers ON workers.id = worker WHERE name = 'late' ORDER BY granted_ms LIMIT 1"
