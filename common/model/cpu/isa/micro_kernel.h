@@ -91,7 +91,7 @@ INLINE void micro_step(vf acc[MICRO_ROWS][2], struct chain *c, const struct bloc
  * register, 1 to 3 % of the time.  Where they do not fit, or with AVX2, gcc keeps other values better without it. */
 INLINE void micro_chain(vf acc[MICRO_ROWS][2], const struct block *b, const size_t row_a, int row, int lane,
                         bool is_odd, const int R, const int NV, const enum micro_w kind) {
-  const bool multiplies = VL == 16 && R * NV <= 16, second_tile = VL == 16 ? is_odd : lane >= 16;
+  const bool multiplies = VL == 16 && R * NV <= MICRO_FEW, second_tile = VL == 16 ? is_odd : lane >= 16;
   struct chain c = {.a = b->a + (size_t)row * row_a + (is_odd ? b->odd_a : 0)};
   if (kind != W_FLOATS) c.ahead = b->ahead + (second_tile ? b->tile_w : 0);
   if (kind == W_PAIRS_KEPT) c.keep = b->keep + (is_odd ? 16 * 32 : 0) + lane;

@@ -247,10 +247,11 @@ INLINE vf load_some_operands(const void *base, size_t at, int n, bool f32) {
 #if defined(__AVX512F__) /* a load from what was just stored in parts would wait */
   if (f32) return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), (const float *)base + at);
   return (vf)((vu)_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16((__mmask16)((1u << n) - 1u), (const uint16_t *)base + at)) << 16);
-#endif
+#else
   uint32_t in[VL] = {0};
   memcpy(in, (const char *)base + at * (f32 ? 4 : 2), (size_t)n * (f32 ? 4 : 2));
   return load_operands(in, 0, f32);
+#endif
 }
 
 /* The first n of VL; the rest are 0 and are not read. */

@@ -12,6 +12,7 @@
  * is read and prefetched in the order in which it lies: another order costs up to a third.  A row's bits depend only on
  * that row and W. */
 #include "common/model/cpu/isa/bf16_chain.h"
+#include "common/model/cpu/isa/gemm/outputs.h"
 
 cpu_kernel ISA_NAME(gemm_chains);
 
@@ -221,17 +222,6 @@ INLINE void gemm_micro(const struct piece *o, int row, int lane, struct coming *
   }
 }
 
-/* Prefetches the outputs to which the sums of a group of rows will go.  With many rows no near cache holds them, and
- * writing them would wait.  (Inline: gcc leaves out calls of a function that only prefetches.) */
-INLINE void ask_outputs(const struct piece *o, int row) {
-  const struct gemm_args *c = o->p->c;
-  const float *y = o->y + (size_t)row * (size_t)c->W->N;
-  for (int r = row; r < row + GEMM_ROWS && r < o->p->rows; r++, y += c->W->N) {
-    _mm_prefetch((const char *)y, _MM_HINT_T0);
-    _mm_prefetch((const char *)(y + 16), _MM_HINT_T0);
-  }
-}
-
 INLINE void gemm_groups(const struct piece *o, int lane, const int NV, const bool in_order, const enum product of) {
   const int rows = o->p->rows, groups = (rows + GEMM_ROWS - 1) / GEMM_ROWS;
   const bool waits = o->more && lane == 0 && groups > 1; /* one group alone goes as the memory does */
@@ -239,7 +229,7 @@ INLINE void gemm_groups(const struct piece *o, int lane, const int NV, const boo
   const bool far = o->last && lane == 0 && o->p->c->T > X_ROWS;
   for (int g = 0; g < groups; g++) {
     const int row = g * GEMM_ROWS, left = rows - row;
-    if (far) ask_outputs(o, row);
+    if (far) ask_outputs(o->y + (size_t)row * (size_t)o->p->c->W->N, o->p->c->W->N, left < GEMM_ROWS ? left : GEMM_ROWS);
     if (left >= GEMM_ROWS)
       gemm_micro(o, row, lane, &a, GEMM_ROWS, NV, in_order, of);
     else if (GEMM_ROWS > 3 && left == 3)

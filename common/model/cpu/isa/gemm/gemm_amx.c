@@ -8,6 +8,7 @@
  *
  * amx_tiles.h says where these kernels have run. */
 #include "common/model/cpu/isa/amx_tile_product.h"
+#include "common/model/cpu/isa/gemm/outputs.h"
 #include "common/model/cpu/isa/gemm/weight_window.h"
 #include "common/model/cpu/isa/instruction_trial.h"
 
@@ -75,15 +76,6 @@ static void copy_out(const struct gemm_args *c, float *y, const float *acc, int 
   }
 }
 
-/* Where the sums of a pair go once they are complete, when no near cache holds it. */
-INLINE void ask_outputs(const struct gemm_args *c, const float *y, int rows) {
-  if (c->T <= X_PAIRS * PAIR) return;
-  for (int r = 0; r < rows; r++, y += c->W->N) {
-    _mm_prefetch((const char *)y, _MM_HINT_T0);
-    _mm_prefetch((const char *)(y + 16), _MM_HINT_T0);
-  }
-}
-
 /* `count` blocks from b on, for one panel and all rows of the pass. */
 static void gemm_piece(const struct pass *p, const uint32_t *w0, const uint32_t *w1, int n, int b, int count) {
   const struct gemm_args *c = p->c;
@@ -95,7 +87,7 @@ static void gemm_piece(const struct pass *p, const uint32_t *w0, const uint32_t 
     const bool direct = last && lanes == PANEL && !c->accumulate && (rows == PAIR || p->rows <= PAIR);
     const uint32_t *x0 = p->s->x[2 * i * p->x_blocks + b % p->x_blocks], *x1 = x0 + (size_t)p->x_blocks * TILE_WORDS;
     float *acc = p->s->acc[i][0], *y = c->y + (size_t)(p->row + r) * (size_t)c->W->N + n;
-    if (last) ask_outputs(c, y, rows);
+    if (last && c->T > X_PAIRS * PAIR) ask_outputs(y, c->W->N, rows);
     product_begin(acc, b == 0, both);
     product_add(x0, x1, w0, w1, count, both, r == 0);
     product_end(direct ? y : acc, direct ? (size_t)c->W->N * sizeof(float) : 0, both);
@@ -218,8 +210,8 @@ static void window_out(const struct weight_backward_args *c, const struct weight
   }
 }
 
-static void window_compute(const struct weight_backward_args *c, struct weight_scratch *s, const struct window *w,
-                           const struct window *then) {
+static void window_compute(const struct weight_backward_args *c, struct weight_scratch *s, int at, int end) {
+  const struct window window = window_at(c, at, end), *w = &window;
   bool first = true;
   for (int t = 0; t < c->T; first = false) {
     int blocks = 0;
@@ -228,7 +220,7 @@ static void window_compute(const struct weight_backward_args *c, struct weight_s
       places_take(&places, c, (c->place ? c->place[t] : t) / TILE_DEPTH * TILE_DEPTH, &t);
       tile_block(c, s, w, &places, blocks);
     }
-    struct ahead ahead = ahead_of(c, w, then, t, T_BLOCKS * TILE_DEPTH);
+    struct ahead ahead = ahead_of(c, at, end, t, T_BLOCKS * TILE_DEPTH);
     window_multiply(s, w, blocks, first, &ahead);
   }
   window_out(c, s, w);
@@ -245,10 +237,7 @@ void ISA_NAME(gemm_weight_backward)(const void *args, size_t begin, size_t end, 
   }
   memset(s->zeros, 0, sizeof s->zeros);
   product_configure(TILE_ROWS, TILE_ROWS);
-  for (int i = (int)begin; i < (int)end; i++) {
-    const struct window w = window_at(c, i, (int)end), then = window_at(c, i + 1, (int)end);
-    window_compute(c, s, &w, &then);
-  }
+  for (int at = (int)begin; at < (int)end; at++) window_compute(c, s, at, (int)end);
   tiles_release();
 }
 

@@ -120,14 +120,14 @@ INLINE void weight_rows(const struct weight_backward_args *c, struct weight_scra
   for (; n < w->n_count; n++) weight_micro(c, s, o, w, n, k, first, last, 1, NV);
 }
 
-static void window_compute(const struct weight_backward_args *c, struct weight_scratch *s, const struct window *w,
-                           const struct window *then) {
+static void window_compute(const struct weight_backward_args *c, struct weight_scratch *s, int at, int end) {
+  const struct window window = window_at(c, at, end), *w = &window;
   struct course course;
   for (int t = 0; t < c->T;) {
     const bool first = t == 0;
     t = course_make(&course, c, t);
     link_course(s, c, &course, w);
-    struct ahead ahead = ahead_of(c, w, then, t, T_BLOCKS * 32);
+    struct ahead ahead = ahead_of(c, at, end, t, T_BLOCKS * 32);
     for (int k = 0; k < w->k_count; k += 32) {
       if (w->k_count - k > 16)
         weight_rows(c, s, &course, w, k, first, t == c->T, &ahead, 2);
@@ -143,10 +143,7 @@ void ISA_NAME(gemm_weight_backward_bf16)(const void *args, size_t begin, size_t 
   const struct weight_backward_args *c = args;
   struct weight_scratch *s = scratch;
   memset(s->zeros, 0, sizeof s->zeros);
-  for (int i = (int)begin; i < (int)end; i++) {
-    const struct window w = window_at(c, i, (int)end), then = window_at(c, i + 1, (int)end);
-    window_compute(c, s, &w, &then);
-  }
+  for (int at = (int)begin; at < (int)end; at++) window_compute(c, s, at, (int)end);
 }
 
 /* Lanes whose bf16, made by the conversions from high and low, is not the nearest one, ties to even; normal numbers. */

@@ -7,6 +7,7 @@
  * [MICRO_ROWS][16 even, 16 odd], so that the micro kernel reaches all rows by constant displacements from one pointer.
  * The first group widens a piece of W in the micro kernel's registers, keeps the floats for the other groups, and
  * prefetches the next piece.  A row's bits depend only on that row and W. */
+#include "common/model/cpu/isa/gemm/outputs.h"
 #include "common/model/cpu/isa/micro_kernel.h"
 
 enum {
@@ -113,20 +114,13 @@ static void store_sums(const struct piece *o, int row, int rows) {
   }
 }
 
-/* Asks for the outputs of rows [row, end) of the pass.  With many rows no near cache holds them, and storing would wait. */
-INLINE void ask_outputs(const struct piece *o, int row, int end) {
-  const float *y = o->y + (size_t)row * (size_t)o->p->c->W->N;
-  for (; row < end; row++, y += o->p->c->W->N) {
-    _mm_prefetch((const char *)y, _MM_HINT_T0);
-    _mm_prefetch((const char *)(y + 16), _MM_HINT_T0);
-  }
-}
-
 /* A group of R rows, from `row` on, against two vectors of the panel, along the whole piece. */
 INLINE void run_along(const struct piece *o, struct block b, int row, int lane, const int R, const enum micro_w kind) {
   const bool asks = o->last && lane == 0 && o->p->c->T > X_ROWS;
+  const int N = o->p->c->W->N;
   for (int i = 0; i < o->blocks; i++) {
-    if (asks) ask_outputs(o, row + R * i / o->blocks, row + R * (i + 1) / o->blocks);
+    const int asked = R * i / o->blocks;
+    if (asks) ask_outputs(o->y + (size_t)(row + asked) * (size_t)N, N, R * (i + 1) / o->blocks - asked);
     b.first = o->begin + i == 0;
     micro(&b, 32, 0, lane, R, 2, kind);
     b.a += GROUP_BLOCK;

@@ -3,7 +3,7 @@
  *
  *   T_CHUNK tokens of dy [N_BLOCK] and x [K_BLOCK], in memory -> floats, second-level cache -> sums [K_BLOCK / LANES][N_BLOCK][LANES]
  *
- * x lies by [32 lanes][token]: such a slice, 16 KiB (8), and MICRO_ROWS columns of dy are multiplied from the first-level
+ * x lies by [32 lanes][token]: such a slice, T_CHUNK lines of 128 bytes, and MICRO_ROWS columns of dy are multiplied from the first-level
  * cache, where their sums stay meanwhile.  With AVX-512 these columns of dy lie together, too; groups of 6 would cost more to
  * make than they bring.  A window is tall because x is laid out once for all of its rows.  Sums are added to dW once at the
  * end.  The next tokens are prefetched between the products, evenly: many at once hold up what is loaded meanwhile (weight_window.h). */
@@ -33,36 +33,22 @@ struct weight_scratch {
   float sums[K_BLOCK / LANES][N_BLOCK][LANES];
 };
 
-/* n operands from index `at` on as floats, in lines of LANES that lie `stride` floats apart, the last one zero padded to
- * a multiple of 16; base NULL: zeros. */
-INLINE void load_lines(float *to, size_t stride, const void *base, size_t at, int n, const bool f32) {
-  for (; n > 0; n -= LANES, at += LANES, to += stride) {
-    if (base && n >= LANES) {
-      UNROLL
-      for (int l = 0; l < LANES; l += VL) vstore(to + l, load_operands(base, at + (size_t)l, f32));
-      continue;
-    }
-    for (int l = 0; l < LANES && l < round_up(n, 16); l += VL) {
-      const int left = n - l > 0 ? n - l : 0;
-      vstore(to + l, base ? load_some_operands(base, at + (size_t)l, left, f32) : (vf){0});
-    }
-  }
+/* n operands from index `at` on as floats, in lines of `width` that lie `stride` floats apart, the last one zero padded to
+ * a multiple of 16; base NULL: zeros.  Vectors are stored whole, behind a line's end too. */
+INLINE void load_lines(float *to, const int width, size_t stride, const void *base, size_t at, int n, const bool f32) {
+  for (; n > 0; n -= width, at += (size_t)width, to += stride)
+    for (int l = 0; l < width && l < round_up(n, 16); l += VL)
+      vstore(to + l, base ? load_some_operands(base, at + (size_t)l, n - l > 0 ? n - l : 0, f32) : (vf){0});
 }
 
-/* The same for dy's groups.  What is stored behind a group's part is stored anew with the next token. */
-INLINE void load_groups(float *to, const void *base, size_t at, int n, const bool f32) {
-  for (; n > 0; n -= DY_GROUP, at += DY_GROUP, to += DY_GROUP_SIZE)
-    for (int l = 0; l < DY_GROUP && l < n; l += VL)
-      vstore(to + l, base ? load_some_operands(base, at + (size_t)l, n - l, f32) : (vf){0});
-}
-
-/* Row t of dy and of x as floats at place `place`; t < 0: zeros. */
+/* Row t of dy and of x as floats at place `place`; t < 0: zeros.  What is stored behind a group's part of dy is stored anew
+ * with the next token. */
 INLINE void load_place(const struct weight_backward_args *c, struct weight_scratch *s, const struct window *w,
                        int place, int t, const bool f32) {
   const size_t x = t < 0 ? 0 : row_of(c->row, (size_t)t) * (size_t)c->K + (size_t)w->k0,
                dy = t < 0 ? 0 : (size_t)t * (size_t)c->N + (size_t)w->n0;
-  load_lines(s->x[0][place], T_CHUNK * LANES, t < 0 ? NULL : c->x, x, w->k_count, f32);
-  load_groups(s->dy[0] + place * DY_TOKEN, t < 0 ? NULL : c->dy, dy, w->n_count, f32);
+  load_lines(s->x[0][place], LANES, T_CHUNK * LANES, t < 0 ? NULL : c->x, x, w->k_count, f32);
+  load_lines(s->dy[0] + place * DY_TOKEN, DY_GROUP, DY_GROUP_SIZE, t < 0 ? NULL : c->dy, dy, w->n_count, f32);
 }
 
 /* The rows that stand at places [first, first + T_CHUNK), zeros between them, from row *t on; returns the number of
@@ -132,15 +118,15 @@ static void add_sums(const struct weight_backward_args *c, const struct weight_s
   }
 }
 
-static void window_compute(const struct weight_backward_args *c, struct weight_scratch *s, const struct window *w,
-                           const struct window *then) {
+static void window_compute(const struct weight_backward_args *c, struct weight_scratch *s, int at, int end) {
+  const struct window window = window_at(c, at, end), *w = &window;
   bool begun = false;
   for (int t = 0, first = 0; t < c->T; first += T_CHUNK) {
     const int places =
         c->format == FORMAT_F32 ? load_chunk(c, s, w, first, &t, true) : load_chunk(c, s, w, first, &t, false);
     if (places == 0) continue;
     struct ahead ahead = {0};
-    if (c->format == FORMAT_BF16) ahead = ahead_of(c, w, then, t, T_CHUNK);
+    if (c->format == FORMAT_BF16) ahead = ahead_of(c, at, end, t, T_CHUNK);
     multiply_chunk(s, w, places, !begun, &ahead);
     begun = true;
   }
@@ -157,10 +143,7 @@ void ISA_NAME(gemm_weight_backward)(const void *args, size_t begin, size_t end, 
     return;
   }
 #endif
-  for (int i = (int)begin; i < (int)end; i++) {
-    const struct window w = window_at(c, i, (int)end), then = window_at(c, i + 1, (int)end);
-    window_compute(c, scratch, &w, &then);
-  }
+  for (int at = (int)begin; at < (int)end; at++) window_compute(c, scratch, at, (int)end);
 }
 
 _Static_assert(sizeof(struct weight_scratch) <= CPU_SCRATCH_BYTES, "weight backward's scratch");

@@ -33,11 +33,10 @@ struct ahead {
   int t, end;
 };
 
-/* The rows after w's rows before t, at most `rows` of them; after the last ones, the first of window `then`. */
-INLINE struct ahead ahead_of(const struct weight_backward_args *c, const struct window *w, const struct window *then,
-                             int t, int rows) {
+/* What comes behind the rows before t of window `at`, at most `rows` rows: of it or, after the last ones, of the next. */
+INLINE struct ahead ahead_of(const struct weight_backward_args *c, int at, int end, int t, int rows) {
   const bool over = t == c->T;
-  struct ahead a = {.c = c, .window = over ? *then : *w, .t = over ? 0 : t};
+  struct ahead a = {.c = c, .window = window_at(c, at + over, end), .t = over ? 0 : t};
   if (a.window.n_count > 0) a.end = c->T - a.t < rows ? c->T : a.t + rows;
   return a;
 }
