@@ -228,10 +228,15 @@ static void unwrap(const struct line *l, size_t *from, size_t *to) {
 static bool in_brackets(const struct line *l, size_t at) {
   size_t depth = 0;
   for (size_t i = l->begin; i < at; i++) {
-    if (is_one_of(l->text[i], "([") && is_escaped(l, i)) continue;
-    if (is_one_of(l->text[i], ")]") && is_escaped(l, i)) continue;
-    if (is_one_of(l->text[i], "([{")) depth++;
-    if (depth && is_one_of(l->text[i], ")]}")) depth--;
+    switch (l->text[i]) {
+      case '(':
+      case '[': depth += !is_escaped(l, i); break;
+      case '{': depth++; break;
+      case ')':
+      case ']': depth -= depth > 0 && !is_escaped(l, i); break;
+      case '}': depth -= depth > 0; break;
+      default: break;
+    }
   }
   return depth > 0;
 }
@@ -249,9 +254,19 @@ static bool sign_is_operator(const char *text, size_t at) {
   return at > 0 && (is_word(text[at - 1]) || text[at - 1] == ')' || text[at - 1] == '.');
 }
 
+/* What number_scan may take. */
+static bool is_of_number(char c) { return is_digit(c) || is_one_of(c, ".,/+-eE"); }
+
+/* Every number ends with a digit, so the last one lies before the end of the last digit, and behind what no number has. */
+static void last_numbers(const char *text, size_t *begin, size_t *end) {
+  while (*end > 0 && !is_digit(text[*end - 1])) --*end;
+  for (*begin = *end; *begin > 0 && is_of_number(text[*begin - 1]);) --*begin;
+}
+
 enum number_found number_last(const char *text, size_t len, struct number *out) {
-  size_t from = 0, to = 0;
-  for (size_t at = 0; at < len;) {
+  size_t from = 0, to = 0, begin, end = len;
+  last_numbers(text, &begin, &end);
+  for (size_t at = begin; at < end;) {
     struct number n = {.exact = false};
     size_t used = 0;
     if (!is_digit(text[at]) && text[at] != '.' && text[at] != '-' && text[at] != '+') { /* no number begins so */
@@ -259,7 +274,7 @@ enum number_found number_last(const char *text, size_t len, struct number *out) 
       continue;
     }
     if (!((text[at] == '-' || text[at] == '+') && sign_is_operator(text, at)))
-      used = number_scan(text + at, len - at, &n.value, &n.exact, &n.approximate);
+      used = number_scan(text + at, end - at, &n.value, &n.exact, &n.approximate);
     if (used) {
       *out = n;
       from = at;

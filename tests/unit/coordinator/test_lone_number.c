@@ -1,9 +1,11 @@
 /* Which number is an answer. What would break: an operand, an argument or one of several numbers is rewarded for a
  * value that it is not, a number in plain prose is refused, text is read beyond either end. */
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/philox.h"
 #include "services/coordinator/decide/lone_number.h"
 #include "tests/unit/base/cm.h"
 #include "tests/unit/base/guarded.h"
@@ -295,6 +297,42 @@ static void a_sign_is_whole_and_touches_the_number(void **state) {
        5});
 }
 
+/* The last number is looked for from the text's end; a reading from its beginning finds the same. */
+static bool last_from_the_beginning(const char *text, size_t len, double *out) {
+  bool found = false;
+  for (size_t at = 0, used; at < len; at += used ? used : 1) {
+    const bool sign = text[at] == '-' || text[at] == '+';
+    const bool operates = sign && at > 0 && (isalnum((unsigned char)text[at - 1]) || strchr(").", text[at - 1]));
+    struct rational value;
+    bool exact;
+    double approximate;
+    used = operates ? 0 : number_scan(text + at, len - at, &value, &exact, &approximate);
+    if (used) *out = approximate;
+    found |= used > 0;
+  }
+  return found;
+}
+
+static void the_last_number_is_that_of_a_reading_from_the_beginning(void **state) {
+  static const char characters[] = "0123456789012345..,,//--++eE x)(\n";
+  enum { TEXTS = 200000, LENGTH_MAX = 24 };
+  int numbers = 0;
+  (void)state;
+  for (uint32_t text = 0; text < TEXTS; text++) {
+    const struct rng_key key = {.seed = 7, .group = text};
+    const size_t len = (size_t)rng_below(&key, 0, LENGTH_MAX + 1);
+    char held[LENGTH_MAX + 1] = "";
+    double expected = 0;
+    for (size_t i = 0; i < len; i++) held[i] = characters[rng_below(&key, (uint32_t)i + 1, sizeof characters - 1)];
+    const bool found = last_from_the_beginning(held, len, &expected);
+    const struct read got = last(held, len);
+    if (found != (got.found != NUMBER_NONE) || (found && memcmp(&got.number, &expected, sizeof expected) != 0)) /* or a NaN */
+      fail_msg("'%s': %g, expected %g", held, got.number, expected);
+    numbers += found;
+  }
+  assert_in_range(numbers, TEXTS / 2, TEXTS - 1);
+}
+
 /* ---- number_whole, number_gold ---- */
 
 static bool whole(const char *text, double *number) {
@@ -420,6 +458,7 @@ int main(void) {
       cmocka_unit_test(the_last_number_is_the_one),
       cmocka_unit_test(a_sign_behind_an_operand_is_an_operator),
       cmocka_unit_test(a_working_is_read_to_its_last_number),
+      cmocka_unit_test(the_last_number_is_that_of_a_reading_from_the_beginning),
       cmocka_unit_test(a_zero_byte_is_a_character_like_others),
       cmocka_unit_test(a_letter_or_a_digit_beside_makes_it_another_word),
       cmocka_unit_test(an_operand_is_no_lone_number),
