@@ -25,10 +25,11 @@ enum { MICRO_ROWS = 12, MICRO_FEW = 16 /* sums of a chain */ };
 enum { MICRO_ROWS = 6, MICRO_FEW = 6 };
 #endif
 
-/* What w holds; a constant wherever it is passed, as is row_a, the distance between rows of a.  Of pairs, the lines that
- * come next are prefetched, one with each step: many at once would hold up the loads.  W_PAIRS_KEPT: the floats are
- * stored, too. */
-enum micro_w { W_FLOATS, W_PAIRS, W_PAIRS_KEPT };
+/* What w holds; a constant wherever it is passed, as is row_a, the distance between rows of a.  W_PAIRS_KEPT: pairs, whose
+ * floats are stored for more rows; W_KEPT: such floats.  All but W_FLOATS prefetch what comes next, a little with each step:
+ * many lines at once would hold up the loads. */
+enum micro_w { W_FLOATS, W_KEPT, W_PAIRS, W_PAIRS_KEPT };
+INLINE bool micro_floats(const enum micro_w kind) { return kind == W_FLOATS || kind == W_KEPT; }
 
 /* Element 2s of row r: a[r * row_a + s * step_a]; element 2s + 1: odd_a further.  Lane l of elements 2s of w:
  * w[s * step_w + l / 16 * tile_w + l % 16]; of elements 2s + 1: odd_w further, or the other half of the pair. */
@@ -42,13 +43,13 @@ struct block {
   int steps;       /* pairs, at most 16; fewer when the rest is zero padding */
   int rows, lanes; /* lanes: a multiple of 16 */
   bool first;      /* dst is taken as +0 */
-  /* Of pairs alone: */
-  const uint32_t *ahead; /* [16 lines], and those of the second tile tile_w further */
-  float *keep;           /* [even, odd][16][32 lanes] */
+  const char *ahead[2]; /* what comes next, of either tile */
+  size_t step_ahead;    /* bytes */
+  float *keep;          /* of W_PAIRS_KEPT: [even, odd][16][32 lanes] */
 };
 
 INLINE vf micro_load(const void *w, size_t at, bool is_odd, const enum micro_w kind) {
-  if (kind == W_FLOATS) return vload((const float *)w + at);
+  if (micro_floats(kind)) return vload((const float *)w + at);
   vu pair;
   memcpy(&pair, (const uint32_t *)w + at, sizeof pair);
   return (vf)(is_odd ? pair & 0xffff0000u : pair << 16);
@@ -58,7 +59,7 @@ INLINE vf micro_load(const void *w, size_t at, bool is_odd, const enum micro_w k
 struct chain {
   const float *a;
   size_t w[2];
-  const uint32_t *ahead;
+  const char *ahead;
   float *keep;
 };
 
@@ -75,8 +76,8 @@ INLINE void micro_step(vf acc[MICRO_ROWS][2], struct chain *c, const struct bloc
   }
   if (kind == W_PAIRS_KEPT) c->keep += 32;
   if (kind != W_FLOATS) {
-    _mm_prefetch((const char *)c->ahead, _MM_HINT_T1);
-    c->ahead += 16;
+    _mm_prefetch(c->ahead, _MM_HINT_T1);
+    c->ahead += b->step_ahead;
   }
   UNROLL
   for (int r = 0; r < R; r++) {
@@ -93,12 +94,12 @@ INLINE void micro_chain(vf acc[MICRO_ROWS][2], const struct block *b, const size
                         bool is_odd, const int R, const int NV, const enum micro_w kind) {
   const bool multiplies = VL == 16 && R * NV <= MICRO_FEW, second_tile = VL == 16 ? is_odd : lane >= 16;
   struct chain c = {.a = b->a + (size_t)row * row_a + (is_odd ? b->odd_a : 0)};
-  if (kind != W_FLOATS) c.ahead = b->ahead + (second_tile ? b->tile_w : 0);
+  if (kind != W_FLOATS) c.ahead = b->ahead[second_tile];
   if (kind == W_PAIRS_KEPT) c.keep = b->keep + (is_odd ? 16 * 32 : 0) + lane;
   UNROLL
   for (int v = 0; v < NV; v++) {
     const size_t l = (size_t)(lane + v * VL);
-    c.w[v] = l / 16 * b->tile_w + l % 16 + (is_odd && kind == W_FLOATS ? b->odd_w : 0);
+    c.w[v] = l / 16 * b->tile_w + l % 16 + (is_odd && micro_floats(kind) ? b->odd_w : 0);
   }
   if (multiplies) {
     micro_step(acc, &c, b, row_a, true, is_odd, R, NV, kind);

@@ -6,7 +6,8 @@
  * A pass takes up to X_ROWS rows through all of W.  Its rows lie in groups of MICRO_ROWS: [group][block of 32 along K]
  * [MICRO_ROWS][16 even, 16 odd], so that the micro kernel reaches all rows by constant displacements from one pointer.
  * The first group widens a piece of W in the micro kernel's registers, keeps the floats for the other groups, and
- * prefetches the next piece.  A row's bits depend only on that row and W. */
+ * prefetches the next piece.  A few groups that read much of W wait for memory: there each prefetches its share, so that memory
+ * is asked evenly.  A row's bits depend only on that row and W. */
 #include "common/model/cpu/isa/gemm/outputs.h"
 #include "common/model/cpu/isa/micro_kernel.h"
 
@@ -16,6 +17,8 @@ enum {
   TILE_BLOCK = 16 * 32, /* operands of a tile of W along 32 of the dot */
   W_BLOCKS = 4,         /* of 32 along the dot, of W at a time: 16 KiB of floats */
   GROUP_BLOCK = MICRO_ROWS * 32,
+  GROUPS_FEW = 6,
+  MUCH_W = 512 << 10, /* bytes */
   X_ROWS = 96,     /* a multiple of MICRO_ROWS */
   X_WORDS = 196608 /* of x in scratch */
 };
@@ -31,6 +34,7 @@ struct pass {
   struct chains_scratch *s;
   int row, rows, groups;
   int blocks, x_blocks; /* of 32 along the dot: all, and of x in scratch at a time */
+  int shares;           /* how many groups prefetch W */
 };
 
 static int group_row(const struct pass *p, int g) { return p->rows * g / p->groups; }
@@ -48,6 +52,8 @@ static struct pass pass_of(const struct gemm_args *c, struct chains_scratch *s, 
   p.rows = round_up((left + passes - 1) / passes, MICRO_ROWS);
   if (p.rows > left) p.rows = left;
   p.groups = (p.rows + MICRO_ROWS - 1) / MICRO_ROWS;
+  const bool waits = (size_t)c->W->N * (size_t)c->W->K * sizeof(uint16_t) >= MUCH_W;
+  p.shares = waits && p.groups <= GROUPS_FEW ? p.groups : 1;
   return p;
 }
 
@@ -124,8 +130,8 @@ INLINE void run_along(const struct piece *o, struct block b, int row, int lane, 
     b.first = o->begin + i == 0;
     micro(&b, 32, 0, lane, R, 2, kind);
     b.a += GROUP_BLOCK;
-    b.w = (const char *)b.w + (kind == W_FLOATS ? 32 * PANEL * sizeof(float) : TILE_BLOCK * sizeof(uint16_t));
-    if (kind != W_FLOATS) b.ahead += TILE_BLOCK / 2;
+    b.w = (const char *)b.w + (micro_floats(kind) ? 32 * PANEL * sizeof(float) : TILE_BLOCK * sizeof(uint16_t));
+    for (int tile = 0; tile < 2 && kind != W_FLOATS; tile++) b.ahead[tile] += TILE_BLOCK * sizeof(uint16_t);
     if (kind == W_PAIRS_KEPT) b.keep += 32 * PANEL;
   }
 }
@@ -134,18 +140,20 @@ INLINE void run_along(const struct piece *o, struct block b, int row, int lane, 
 INLINE void group_add(const struct piece *o, int g, int lane, const enum micro_w kind) {
   const struct pass *p = o->p;
   const int row = group_row(p, g), rows = group_row(p, g + 1) - row;
-  const size_t next = kind == W_FLOATS ? 16 : o->next_w / 4;
+  const size_t next = micro_floats(kind) ? 16 : o->next_w / 4;
+  const char *ahead = o->ahead + TILE_BLOCK * sizeof(uint16_t) * (size_t)g / (size_t)p->shares; /* this group's share of a block */
   const struct block b = {.dst = p->s->sums + row * PANEL,
                           .ldd = PANEL,
                           .a = p->s->x + (g * p->x_blocks + o->begin % p->x_blocks) * GROUP_BLOCK,
                           .odd_a = 16,
                           .step_a = 1,
-                          .w = kind == W_FLOATS ? (const void *)p->s->w : (const void *)o->w,
+                          .w = micro_floats(kind) ? (const void *)p->s->w : (const void *)o->w,
                           .odd_w = 16 * PANEL,
-                          .step_w = kind == W_FLOATS ? PANEL : 16,
+                          .step_w = micro_floats(kind) ? PANEL : 16,
                           .tile_w = o->lanes > 16 ? next : 0,
                           .steps = 16,
-                          .ahead = (const void *)o->ahead,
+                          .ahead = {ahead, ahead + (o->lanes > 16 ? o->next_w : 0)},
+                          .step_ahead = LINE / (size_t)p->shares,
                           .keep = p->s->w};
 #define RUN_ALONG(R) run_along(o, b, row, lane, R, kind)
   MICRO_BY_ROWS(rows, RUN_ALONG);
@@ -156,6 +164,7 @@ INLINE void group_add(const struct piece *o, int g, int lane, const enum micro_w
 static __attribute__((noinline)) void add_floats(const struct piece *o, int g, int lane) {
   group_add(o, g, lane, W_FLOATS);
 }
+static __attribute__((noinline)) void add_kept(const struct piece *o, int g, int lane) { group_add(o, g, lane, W_KEPT); }
 static __attribute__((noinline)) void add_pairs(const struct piece *o, int lane) { group_add(o, 0, lane, W_PAIRS); }
 static __attribute__((noinline)) void add_pairs_kept(const struct piece *o, int lane) {
   group_add(o, 0, lane, W_PAIRS_KEPT);
@@ -171,7 +180,12 @@ INLINE void piece_add(const struct piece *o, const bool f32) {
       add_pairs(o, lane);
     else
       add_pairs_kept(o, lane);
-    for (int g = 1; g < o->p->groups; g++) add_floats(o, g, lane);
+    for (int g = 1; g < o->p->groups; g++) {
+      if (o->p->shares > 1 && !f32)
+        add_kept(o, g, lane);
+      else
+        add_floats(o, g, lane);
+    }
   }
 }
 
