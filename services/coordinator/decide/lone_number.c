@@ -264,7 +264,8 @@ static void last_numbers(const char *text, size_t *begin, size_t *end) {
 }
 
 enum number_found number_last(const char *text, size_t len, struct number *out) {
-  size_t from = 0, to = 0, begin, end = len;
+  size_t from = 0, to = 0;
+  size_t begin, end = len;
   last_numbers(text, &begin, &end);
   for (size_t at = begin; at < end;) {
     struct number n = {.exact = false};

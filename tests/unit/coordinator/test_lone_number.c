@@ -160,7 +160,8 @@ static void what_shares_brackets_with_the_number_is_one_with_it(void **state) {
   (void)state;
   IN_LARGER({"(x 5)", 5}, {"(5 x)", 5}, {"[x; 5]", 5}, {"{x; 5}", 5}, {"(3, 5)", 5}, {"(x\" 5", 5}, {"((x) 5)", 5},
             {"(x) (y 5", 5});
-  ALONE({"(x) 5", 5}, {"[x] 5", 5}, {"((x)) 5", 5}, {") x 5", 5}, {"5 (x)", 5}, {"(x\n5", 5}, {") (x) 5", 5});
+  ALONE({"(x) 5", 5}, {"[x] 5", 5}, {"((x)) 5", 5}, {") x 5", 5}, {"5 (x)", 5}, {"(x\n5", 5}, {") (x) 5", 5},
+        {"{x} y 5", 5}, {"} x 5", 5}, {"} {x} y 5", 5});
 }
 
 /* "\(" and "\)" enclose nothing, and close nothing. */

@@ -17,10 +17,10 @@ enum {
   TILE_BLOCK = 16 * 32, /* operands of a tile of W along 32 of the dot */
   W_BLOCKS = 4,         /* of 32 along the dot, of W at a time: 16 KiB of floats */
   GROUP_BLOCK = MICRO_ROWS * 32,
-  GROUPS_FEW = 6,
-  MUCH_W = 512 << 10, /* bytes */
-  X_ROWS = 96,     /* a multiple of MICRO_ROWS */
-  X_WORDS = 196608 /* of x in scratch */
+  GROUPS_FEW = 6,       /* that share the prefetching of W, */
+  MUCH_W = 512 << 10,   /* of so many bytes at least */
+  X_ROWS = 96,          /* a multiple of MICRO_ROWS */
+  X_WORDS = 196608      /* of x in scratch */
 };
 
 struct chains_scratch {
