@@ -270,10 +270,6 @@ enum number_found number_last(const char *text, size_t len, struct number *out) 
   for (size_t at = begin; at < end;) {
     struct number n = {.exact = false};
     size_t used = 0;
-    if (!is_digit(text[at]) && text[at] != '.' && text[at] != '-' && text[at] != '+') { /* no number begins so */
-      at++;
-      continue;
-    }
     if (!((text[at] == '-' || text[at] == '+') && sign_is_operator(text, at)))
       used = number_scan(text + at, end - at, &n.value, &n.exact, &n.approximate);
     if (used) {
