@@ -303,6 +303,8 @@ struct version_announce {
   uint64_t epoch, fence;
   int64_t version;
   struct digest digest;
+  double grad_norm, lr; /* of the step that made it, as step_status says them: so they outlive a trainer that is lost now.  NAN: null */
+  bool skipped;
   struct push_report *pushes;
   size_t push_count;
 };

@@ -260,18 +260,29 @@ void version_announce_encode(const struct version_announce *m, struct buf *out) 
   json_kv_u64(&w, "fence", m->fence);
   json_kv_int(&w, "version", m->version);
   wire_kv_digest(&w, "digest", &m->digest);
+  json_kv_f64(&w, "grad_norm", m->grad_norm);
+  json_kv_f64(&w, "lr", m->lr);
+  json_kv_bool(&w, "skipped", m->skipped);
   write_pushes(&w, m->pushes, m->push_count);
   json_object_end(&w);
 }
 
 enum rc version_announce_decode(struct version_announce *m, const struct json *body, struct arena *arena,
                                 struct err *err) {
-  *m = (struct version_announce){0};
+  *m = (struct version_announce){.grad_norm = NAN};
   const struct json *pushes = NULL;
   const struct json_field fields[] = {
-      WIRE_NAME("run", m->run),         WIRE_NAME("step_id", m->step_id), WIRE_NAME("worker_id", m->worker_id),
-      WIRE_U64("epoch", m->epoch),      WIRE_U64("fence", m->fence),      WIRE_I64("version", m->version),
-      WIRE_DIGEST("digest", m->digest), WIRE_VALUE("pushes", pushes),
+      WIRE_NAME("run", m->run),
+      WIRE_NAME("step_id", m->step_id),
+      WIRE_NAME("worker_id", m->worker_id),
+      WIRE_U64("epoch", m->epoch),
+      WIRE_U64("fence", m->fence),
+      WIRE_I64("version", m->version),
+      WIRE_DIGEST("digest", m->digest),
+      {.name = "grad_norm", .kind = FIELD_F64, .target = &m->grad_norm, .min = 0, .max = DBL_MAX},
+      WIRE_F64("lr", m->lr, 0, 1000),
+      WIRE_BOOL("skipped", m->skipped),
+      WIRE_VALUE("pushes", pushes),
   };
   const enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
   return rc ? rc : pushes_read(&m->pushes, &m->push_count, pushes, arena, err);

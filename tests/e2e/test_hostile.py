@@ -668,7 +668,7 @@ def test_what_comes_too_late_or_from_nowhere_is_refused_by_the_trainer(cluster, 
     refused(404, "GET", f"{cluster.trainer.url}/v1/weights/2?run=r999")
     refused(422, "GET", f"{cluster.trainer.url}/v1/weights/-1")
     refused(404, "GET", f"{cluster.trainer.url}/v1/batches/{run}.2.x")
-    announce = {"run": run, "step_id": f"{run}.2", "worker_id": mine["id"], "epoch": workers["epoch"], "fence": mine.get("fence", 1), "version": 3, "digest": "0" * 64, "pushes": []}
+    announce = {"run": run, "step_id": f"{run}.2", "worker_id": mine["id"], "epoch": workers["epoch"], "fence": mine.get("fence", 1), "version": 3, "digest": "0" * 64, "grad_norm": 1.5, "lr": 0.1, "skipped": False, "pushes": []}
     for change in ({}, {"epoch": 0}, {"fence": 0}, {"worker_id": "w999"}, {"version": 2}, {"step_id": f"{run}.1", "version": 2}):
         refused(409, "POST", cluster.coordinator.url + "/v1/versions", {**announce, **change})
     assert call("GET", cluster.trainer.url + "/v1/model")["digest"] == model["digest"]
@@ -702,7 +702,7 @@ def requests(cluster, server):
     yield coordinator + "/v1/workers", {"name": "x", "kind": "generation", "url": "http://127.0.0.1:9", "slots": 4, "exactness": "invariant"}
     yield coordinator + "/v1/workers/w1/heartbeat", {"epoch": 1, "ready": True, "draining": False, "loaded_digest": "0" * 64, "slots_busy": 1, "leases": [{"id": "r1.0.0.0-1", "fence": 1}]}
     yield coordinator + "/v1/workers/w1/leases", {"epoch": 1, "slots_free": 1, "wait_ms": 0, "loaded_digest": "0" * 64}
-    yield coordinator + "/v1/versions", {**head, "step_id": "r1.0", "worker_id": "w1", "version": 1, "digest": "0" * 64, "pushes": [{"worker_id": "w2", "staged": True, "digest": "0" * 64}]}
+    yield coordinator + "/v1/versions", {**head, "step_id": "r1.0", "worker_id": "w1", "version": 1, "digest": "0" * 64, "grad_norm": 1.5, "lr": 0.1, "skipped": False, "pushes": [{"worker_id": "w2", "staged": True, "digest": "0" * 64}]}
     yield trainer + "/v1/runs", {**head, "seed": 1, "training": {"objective": "grpo", "lr": 0.1, "temperature": 1, "chunk_tokens": 64}}
     yield trainer + "/v1/submit-batch", {**head, "batch_id": "r1.0.b0", "version": 0, "groups": [group]}
     yield trainer + "/v1/submit-step", {**head, "step_id": "r1.0", "version": 0, "groups": ["r1.0.0"], "denominator": 1.0, "last": False, "stage_timeout_ms": 100, "push_to": [{"worker_id": "w2", "url": "http://127.0.0.1:9"}]}

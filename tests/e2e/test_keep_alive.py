@@ -136,7 +136,7 @@ def coordinator_questions(cluster):
     workers = call("GET", service.url + "/v1/workers")
     trainer = next(worker for worker in workers["workers"] if worker["kind"] == "trainer")
     newest = cluster.status(run)["history"][-1]
-    announced = {"run": run, "step_id": f"{run}.3", "worker_id": trainer["id"], **cluster.authority(), "version": 4, "digest": newest["digest"], "pushes": []}
+    announced = {"run": run, "step_id": f"{run}.3", "worker_id": trainer["id"], **cluster.authority(), "version": 4, "digest": newest["digest"], "grad_norm": 1.5, "lr": 0.1, "skipped": False, "pushes": []}
     mine = call("POST", service.url + "/v1/workers", {"name": "asks", "kind": "generation", "url": "http://127.0.0.1:9", "slots": 4, "exactness": "invariant"})
     here = f"/v1/workers/{mine['worker_id']}"
 

@@ -30,7 +30,13 @@ static enum rc check_announcer(struct core *c, const struct command *cmd, struct
 
 enum rc version_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct version_announce *m = cmd->message;
-  struct announced_version p = {.version = m->version, .digest = m->digest, .pushes = m->pushes, .push_count = m->push_count};
+  struct announced_version p = {.version = m->version,
+                                .digest = m->digest,
+                                .grad_norm = m->grad_norm,
+                                .lr = m->lr,
+                                .skipped = m->skipped,
+                                .pushes = m->pushes,
+                                .push_count = m->push_count};
   int64_t run;
   bool refused = false;
   enum rc rc = check_announcer(c, cmd, err);

@@ -28,7 +28,7 @@ struct active_run {
   int64_t round, round_version;
   enum round_state round_state;
   int64_t undone;     /* batches and inner steps of that round that are not done */
-  int64_t unfinished; /* the round that is published but whose step's figures are still to come; -1: none */
+  int64_t unfinished; /* the round that is published but whose step's times are still to come; -1: none */
 };
 
 /* The trainer, and the run that was begun or else the oldest queued one, in one snapshot. */

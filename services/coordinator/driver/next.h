@@ -17,7 +17,7 @@ enum next_work {
   NEXT_NO_TRAINER, /* there would be something, but nobody holds the trainer's place */
   NEXT_START,      /* open the run at the trainer, and attach it */
   NEXT_TRAIN,      /* jobs of the round are to be sent, or waited for */
-  NEXT_STEP        /* take a round's step, or fetch its figures */
+  NEXT_STEP        /* take a round's step, or ask how long it took */
 };
 
 /* config NULL: the run was not opened at the trainer that holds the place.  *round: that is to be stepped. */

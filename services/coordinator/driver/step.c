@@ -1,4 +1,4 @@
-/* Submits a round's step to the trainer, waits for the version, and has the writer publish it with the step's figures. */
+/* Submits a round's step to the trainer, waits for the version, and has the writer publish it and store the step's times. */
 #include "services/coordinator/driver/step.h"
 
 #include <inttypes.h>
@@ -24,7 +24,7 @@
 
 struct step_done_message {
   int64_t run, round, rounds;
-  bool has_figures; /* false: the trainer was lost after it had announced the version */
+  bool answered; /* false: the trainer was lost after it had announced the version, and with it how long the step took */
   int64_t version;
   struct digest digest;
   double grad_norm, lr;
@@ -39,16 +39,16 @@ struct step_done_message {
   size_t interval_count;
 };
 
-static enum rc note_figures(struct core *c, const struct step_done_message *m, struct err *err) {
+/* How long it took, and what the round is in the end. */
+static enum rc note_times(struct core *c, const struct step_done_message *m, struct err *err) {
   struct buf text = BUF_INIT;
   bool found = false;
   enum rc rc = store_exec(c->store, err,
-                          "UPDATE rounds SET grad_norm = ?3, lr = ?4, skipped = ?5, step_us = ?6 + (SELECT "
-                          "coalesce(sum(step_us), 0) FROM inner_steps WHERE run = ?1 AND round = ?2), checkpoint_us = "
-                          "?7, push_us = ?8, finished = 1 WHERE run = ?1 AND round = ?2",
-                          BINDS(b_int(m->run), b_int(m->round), b_real(m->has_figures ? m->grad_norm : NAN),
-                                b_real(m->has_figures ? m->lr : NAN), b_int(m->skipped), b_int(m->step_us),
-                                b_int(m->checkpoint_us), b_int(m->push_us)));
+                          "UPDATE rounds SET step_us = ?3 + (SELECT coalesce(sum(step_us), 0) FROM inner_steps WHERE "
+                          "run = ?1 AND round = ?2), checkpoint_us = ?4, push_us = ?5, finished = 1 WHERE run = ?1 AND "
+                          "round = ?2",
+                          BINDS(b_int(m->run), b_int(m->round), b_int(m->step_us), b_int(m->checkpoint_us),
+                                b_int(m->push_us)));
   if (rc == RC_OK) rc = intervals_store(c, m->run, m->round, m->trainer_worker, m->intervals, m->interval_count, err);
   if (rc == RC_OK) rc = round_text(c->store, m->run, m->round, &text, &found, err);
   if (rc == RC_OK && found) return journal_event(c, m->run, "round", &text, false, err);
@@ -62,12 +62,15 @@ static enum rc step_done_execute(struct core *c, struct command *cmd, struct err
                                 .round = m->round,
                                 .version = m->version,
                                 .digest = m->digest,
+                                .grad_norm = m->grad_norm,
+                                .lr = m->lr,
+                                .skipped = m->skipped,
                                 .pushes = m->pushes,
                                 .push_count = m->push_count};
   enum run_state state = RUN_QUEUED;
   int64_t finished = 0;
   bool refused = false;
-  enum rc rc = m->has_figures ? publish_version(c, &p, &refused, err) : RC_OK;
+  enum rc rc = m->answered ? publish_version(c, &p, &refused, err) : RC_OK;
   if (rc == RC_OK && refused) { /* the incident is kept; the driver gets the error */
     cmd->refused = true;
     cmd->err = *err;
@@ -76,7 +79,7 @@ static enum rc step_done_execute(struct core *c, struct command *cmd, struct err
   if (rc == RC_OK)
     rc = store_int(c->store, &finished, err, "SELECT finished FROM rounds WHERE run = ?1 AND round = ?2",
                    BINDS(b_int(m->run), b_int(m->round)));
-  if (rc == RC_OK && !finished) rc = note_figures(c, m, err);
+  if (rc == RC_OK && !finished) rc = note_times(c, m, err);
   if (rc == RC_OK && c->context && c->context->run == m->run) {
     rc = kept_versions_store(c->store, &c->context->config, m->run, &m->checkpoints, err);
     if (rc == RC_OK) rc = retention_mark(c->store, m->run, c->context->config.keep_rounds, m->oldest_checkpoint, err);
@@ -117,7 +120,7 @@ enum rc step_store(struct core *c, const struct active_run *a, int64_t trainer, 
   *m = (struct step_done_message){.run = a->run,
                                   .round = round,
                                   .rounds = a->rounds,
-                                  .has_figures = status != NULL,
+                                  .answered = status != NULL,
                                   .trainer_worker = trainer};
   enum rc rc = RC_OK;
   if (status) {
@@ -233,7 +236,8 @@ static enum rc step_await(struct driver *d, const struct active_run *a, int64_t 
   }
 }
 
-/* The trainer may have made the version durable before it was lost with the step's figures.  Then it holds that version. */
+/* The trainer may have made the version durable before it was lost, and have forgotten the step's figures.  Then it holds
+ * that version. */
 static enum rc step_held(struct driver *d, const struct active_run *a, int64_t round, const struct submit_step *m,
                          struct arena *arena, struct err *err) {
   struct trainer_client t = driver_trainer(d);
@@ -269,7 +273,7 @@ static bool step_is_new(const struct driver *d, const struct active_run *a, int6
          !step_was_sent(d, a, round) && d->trouble_since_ms == 0;
 }
 
-/* One whose version is published is only asked for: its figures are all that is missing. */
+/* One whose version is published is only asked for: how long it took is all that is missing. */
 static enum rc step_submit(struct driver *d, const struct active_run *a, int64_t round, const struct submit_step *m,
                            struct arena *arena, struct err *err) {
   const struct trainer_client t = driver_trainer(d);

@@ -92,9 +92,10 @@ static enum rc round_close(struct core *c, const struct announced_version *p, st
   if (rc == RC_OK) rc = round_move(c, p->run, p->round, ROUND_DONE, err);
   if (rc == RC_OK)
     rc = store_int(c->store, &ms, err,
-                   "UPDATE rounds SET digest = ?3, published_ms = ?4, stale_groups = groups_stale WHERE run = ?1 AND "
-                   "round = ?2 RETURNING published_ms - opened_ms",
-                   BINDS(b_int(p->run), b_int(p->round), b_digest(&p->digest), b_int(c->wall_ms)));
+                   "UPDATE rounds SET digest = ?3, published_ms = ?4, stale_groups = groups_stale, grad_norm = ?5, lr = ?6, "
+                   "skipped = ?7 WHERE run = ?1 AND round = ?2 RETURNING published_ms - opened_ms",
+                   BINDS(b_int(p->run), b_int(p->round), b_digest(&p->digest), b_int(c->wall_ms), b_real(p->grad_norm),
+                         b_real(p->lr), b_int(p->skipped)));
   if (rc == RC_OK) metric_observe(c->rounds->m_seconds, (double)ms / 1000);
   return rc;
 }

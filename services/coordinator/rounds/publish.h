@@ -15,6 +15,8 @@
 struct announced_version {
   int64_t run, round, version; /* the version that the round made */
   struct digest digest;
+  double grad_norm, lr; /* of its step; NAN: not known */
+  bool skipped;
   const struct push_report *pushes;
   size_t push_count;
 };

@@ -75,6 +75,9 @@ static bool announce(struct publisher *p, const struct job *job) {
                                  .fence = v.fence,
                                  .version = step->version,
                                  .digest = step->digest,
+                                 .grad_norm = step->grad_norm,
+                                 .lr = step->lr,
+                                 .skipped = step->skipped,
                                  .pushes = step->pushes,
                                  .push_count = step->push_count};
     rc = coordinator_announce_version(&client, &m, ANNOUNCE_MS, &err);

@@ -281,7 +281,9 @@ static enum rc announce(struct fixture *f, const char *step, int64_t version, ui
                                .worker_id = f->trainer_is.worker_id,
                                .epoch = f->trainer_is.epoch,
                                .fence = fence,
-                               .version = version};
+                               .version = version,
+                               .grad_norm = 0.75, /* what the fake's step says itself is 0.5 and 0.25 */
+                               .lr = 0.125};
   fake_digest(&m.digest, "r1", digest_of_version);
   return coordinator_announce_version(&f->client, &m, DEADLINE_MS, err);
 }
@@ -301,7 +303,7 @@ static void versions_are_announced_once_and_by_the_right_trainer(void **state) {
   assert_int_equal(announce(f, "r1.0", 1, fence, 9, &err), RC_CONFLICT); /* other weights under the same number */
   struct json *run = get_run(f, "r1");
   assert_int_equal(get_int(run, "version", NULL), 1);
-  assert_int_equal(get_int(run, "round", NULL), 1); /* the next round opens before the step's figures come */
+  assert_int_equal(get_int(run, "round", NULL), 1); /* the next round opens before the step's times come */
   json_free(run);
   fake_trainer_finish_steps(&f->trainer);
   json_free(serve_run(f, &s, "r1", "completed"));
@@ -463,6 +465,27 @@ static void a_step_that_was_durable_before_the_trainer_was_lost_counts(void **st
   json_free(run);
 }
 
+/* It was killed between its announcement and the question of how the step went. */
+static void a_version_that_was_announced_keeps_its_steps_figures_when_the_trainer_is_lost(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct err err;
+  until_stepping(f, &s);
+  assert_int_equal(announce(f, "r1.0", 1, f->trainer_is.fence, 1, &err), RC_OK);
+  pthread_mutex_lock(&f->trainer.lock);
+  f->trainer.step_id[0] = 0; /* its job is forgotten */
+  pthread_mutex_unlock(&f->trainer.lock);
+  fake_trainer_finish_steps(&f->trainer);
+  register_trainer(f);
+  struct json *run = serve_run(f, &s, "r1", "completed");
+  const struct json *first = history_at(run, 0), *second = history_at(run, 1);
+  assert_true(json_number(json_get(first, "grad_norm")) == 0.75 && json_number(json_get(first, "lr")) == 0.125);
+  assert_true(json_number(json_get(second, "grad_norm")) == 0.5 && json_number(json_get(second, "lr")) == 0.25);
+  assert_int_equal(read_int(f, "SELECT step_us FROM rounds WHERE round = 0"), 0); /* lost */
+  assert_int_equal(read_int(f, "SELECT step_us FROM rounds WHERE round = 1"), 1000);
+  json_free(run);
+}
+
 /* It waits for longer than a run that is to stop waits for its step. */
 static void a_run_waits_for_a_trainer_that_stays_away_and_goes_on_with_it(void **state) {
   struct fixture *f = *state;
@@ -568,7 +591,7 @@ static void in_flight_the_next_groups_are_sent_with_the_step(void **state) {
   fake_trainer_finish_steps(&f->trainer);
   struct json *run = serve_run(f, &s, "r1", "completed");
   assert_int_equal(get_int(run, "version", NULL), 2);
-  for (size_t i = 0; i < 2; i++) assert_true(json_number(json_get(history_at(run, i), "grad_norm")) == 0.5);
+  for (size_t i = 0; i < 2; i++) assert_true(json_number(json_get(history_at(run, i), "grad_norm")) == (i ? 0.5 : 0.75));
   assert_int_equal(batches_sent(f), read_int(f, "SELECT count(*) FROM batches")); /* each once */
   json_free(run);
 }
@@ -709,6 +732,7 @@ int main(void) {
       CASE(a_run_paused_by_trouble_stays_paused_after_a_restart),
       CASE(a_trainer_that_lost_its_gradients_is_sent_them_again),
       CASE(a_step_that_was_durable_before_the_trainer_was_lost_counts),
+      CASE(a_version_that_was_announced_keeps_its_steps_figures_when_the_trainer_is_lost),
       CASE(a_run_waits_for_a_trainer_that_stays_away_and_goes_on_with_it),
       CASE(a_run_that_is_stopped_in_a_step_does_not_wait_for_a_lost_trainer_for_ever),
       CASE(a_step_that_finds_the_disk_full_stays_pending_until_there_is_room),

@@ -241,11 +241,11 @@ static const struct message announce_message = {
     .json =
         "{\"run\":\"r7\",\"step_id\":\"r7.12\",\"worker_id\":\"w1\","
         "\"epoch\":3,\"fence\":2,\"version\":13,\"digest\":\"" DIGEST_B
-        "\",\"pushes\":["
+        "\",\"grad_norm\":2.5,\"lr\":1e-06,\"skipped\":true,\"pushes\":["
         "{\"worker_id\":\"w4\",\"staged\":false,\"way\":\"http\",\"digest\":\"" DIGEST_A
         "\",\"error\":\"digests differ\"}]}",
     .again = again_version_announce,
-    .optional = {"error", "way"}};
+    .optional = {"error", "way", "grad_norm"}};
 static const struct message push_message = {
     .name = "push_answer", .json = "{\"staged\":true,\"digest\":\"" DIGEST_A "\"}", .again = again_push_answer};
 
@@ -290,7 +290,7 @@ static void every_spoilt_member_is_refused(void **state) {
       m.json =
           "{\"run\":\"r7\",\"step_id\":\"r7.12\",\"worker_id\":\"w1\",\"epoch\":3,\"fence\":2,\"version\":13,"
           "\"digest\":\"" DIGEST_B
-          "\",\"pushes\":["
+          "\",\"grad_norm\":2.5,\"lr\":0.1,\"skipped\":false,\"pushes\":["
           "{\"worker_id\":\"w4\",\"staged\":true,\"digest\":\"" DIGEST_A "\",\"error\":\"digests differ\"}]}";
     }
     message_check_spoilt(&m);
