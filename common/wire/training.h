@@ -162,6 +162,9 @@ struct submit_batch {
   size_t group_count;
 };
 
+/* No finite gradient of float32 numbers has a norm near it, and it is representable with room to spare. */
+#define WIRE_GRAD_NORM_MAX 1e300
+
 enum job_state { JOB_QUEUED, JOB_RUNNING, JOB_DONE, JOB_FAILED }; /* "queued" | "running" | "done" | "failed" */
 
 /* Under the weights of the batch's version, also after inner steps. */

@@ -279,7 +279,7 @@ enum rc version_announce_decode(struct version_announce *m, const struct json *b
       WIRE_U64("fence", m->fence),
       WIRE_I64("version", m->version),
       WIRE_DIGEST("digest", m->digest),
-      {.name = "grad_norm", .kind = FIELD_F64, .target = &m->grad_norm, .min = 0, .max = DBL_MAX},
+      {.name = "grad_norm", .kind = FIELD_F64, .target = &m->grad_norm, .min = 0, .max = WIRE_GRAD_NORM_MAX},
       WIRE_F64("lr", m->lr, 0, 1000),
       WIRE_BOOL("skipped", m->skipped),
       WIRE_VALUE("pushes", pushes),
