@@ -15,8 +15,14 @@ static void tell_rates(struct world *w, const float *tokens, int count) {
   rate_note(&rates->tokens, sum / world_grain(c), count, world_now_ms(w));
 }
 
-/* What the coordinator has measured itself when a round has passed. */
-static void tell_measures(struct world *w, const float *tokens) {
+static double mean_of(const int32_t *values, int n) {
+  double sum = 0;
+  for (int i = 0; i < n; i++) sum += values[i];
+  return sum / n;
+}
+
+/* What the coordinator has measured itself when a round has passed; prompts_again: a round of these very prompts. */
+static void tell_measures(struct world *w, const float *tokens, bool prompts_again) {
   struct pace *p = &w->core->pool->pace;
   const struct world_config *c = &w->c;
   int32_t lengths[WORLD_SAMPLES];
@@ -26,6 +32,7 @@ static void tell_measures(struct world *w, const float *tokens) {
   for (int g = 0; g < c->groups; g++) {
     for (int s = 0; s < c->samples; s++) lengths[s] = (int32_t)world_recorded(c, (double)tokens[g * c->samples + s]);
     pace_note_group(p, 1, lengths, c->samples);
+    if (prompts_again) prompt_lengths_note(&w->core->pool->prompt_lengths, 1, g, mean_of(lengths, c->samples), world_now_ms(w));
   }
 }
 
@@ -39,25 +46,14 @@ static void tell_plan(struct world *w, const struct admission_plan *plan) {
   for (int i = 0; plan->ordered && i < w->c.groups; i++) p->place[plan->order[i]] = i + 1;
 }
 
-static float mean_of(const float *values, int n) {
-  float sum = 0;
-  for (int i = 0; i < n; i++) sum += values[i];
-  return sum / (float)n;
-}
-
-/* With what is known of each prompt, which the coordinator does not keep. */
-static void plan_round(struct world *w, float *tokens) {
+/* With the length of each sample. */
+static void plan_round(struct world *w, const float *tokens) {
   const struct world_config *c = &w->c;
   struct step_costs costs;
   struct admission_plan plan;
-  float means[WORLD_GROUPS], most[WORLD_GROUPS];
+  float most[WORLD_GROUPS];
   world_step_costs(c, &costs);
-  for (int g = 0; g < c->groups; g++) {
-    float *group = &tokens[g * c->samples];
-    most[g] = (float)c->tokens_max;
-    means[g] = mean_of(group, c->samples);
-    for (int s = 0; s < c->samples && c->knowledge == KNOWS_PROMPTS; s++) group[s] /= means[g];
-  }
+  for (int g = 0; g < c->groups; g++) most[g] = (float)c->tokens_max;
   const struct admission_facts f = {.costs = &costs,
                                     .spacing_least_us = 1,
                                     .servers = c->servers,
@@ -68,8 +64,7 @@ static void plan_round(struct world *w, float *tokens) {
                                     .groups_per_step = c->groups_per_step,
                                     .tokens = tokens,
                                     .known = c->groups,
-                                    .exact = c->knowledge == KNOWS_SAMPLES,
-                                    .scale = c->knowledge == KNOWS_PROMPTS ? means : NULL,
+                                    .exact = true,
                                     .most = c->tokens_max > 0 ? most : NULL};
   if (!admission_plan(&f, &w->room, &plan)) world_fault(w, "the first round cannot be planned by what is known");
   tell_plan(w, &plan);
@@ -83,12 +78,13 @@ void world_tell(struct world *w) {
   if (count > ADMISSION_SAMPLES_MAX || c->groups > WORLD_GROUPS) return;
   float *tokens = calloc((size_t)count, sizeof *tokens);
   if (!tokens) abort();
-  const bool general = c->knowledge == KNOWS_LENGTHS;
-  world_lengths(c, general ? OTHER_PROMPTS : c->knowledge == KNOWS_PROMPTS ? OTHER_SAMPLES : THESE_SAMPLES, tokens);
+  static const enum world_samples whose[] = {
+      [KNOWS_LENGTHS] = OTHER_PROMPTS, [KNOWS_PROMPTS] = OTHER_SAMPLES, [KNOWS_SAMPLES] = THESE_SAMPLES};
+  world_lengths(c, whose[c->knowledge], tokens);
   tell_rates(w, tokens, count);
-  if (general)
-    tell_measures(w, tokens);
-  else
+  if (c->knowledge == KNOWS_SAMPLES)
     plan_round(w, tokens);
+  else
+    tell_measures(w, tokens, c->knowledge == KNOWS_PROMPTS);
   free(tokens);
 }

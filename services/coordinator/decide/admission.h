@@ -10,8 +10,8 @@
  *                +------------------- time
  *
  * The plan is found by playing the round for some tens of plans, with the measured cost of a step by rows, the
- * trainer's time for a token, and lengths: those of earlier groups, dealt out to this round's several times, or what is
- * known of each prompt.  Under `update: minibatch` the play trains groups step by step.  Where groups are told apart the
+ * trainer's time for a token, and lengths: those of earlier groups, dealt out to this round's several times, around what
+ * each prompt's were an epoch ago if it was sampled before, or what is known of each sample.  Under `update: minibatch` the play trains groups step by step.  Where groups are told apart the
  * order is planned too: short ones give the trainer work early, long ones must not be begun last, and the play weighs
  * one against the other.
  *

@@ -84,16 +84,22 @@ static void groups_waiting(const struct waiting *all, const struct live_worker *
   }
 }
 
-/* By ordinal. */
-static enum rc longest_read(struct core *c, const struct open_round *r, int groups, float *out, struct err *err) {
+/* By ordinal: how long samples may be, and which prompts they are of. */
+static enum rc prompts_read(struct core *c, const struct open_round *r, int groups, float *most, int32_t *prompts,
+                            struct err *err) {
   struct rows q;
   bool row;
-  for (int g = 0; g < groups; g++) out[g] = (float)c->context->config.sampling.max_new_tokens;
+  for (int g = 0; g < groups; g++) most[g] = (float)c->context->config.sampling.max_new_tokens;
+  for (int g = 0; g < groups; g++) prompts[g] = -1;
   enum rc rc = store_query(c->store, &q, err,
-                           "SELECT ordinal, max_new_tokens FROM groups WHERE run = ?1 AND round = ?2 AND ordinal < ?3 "
-                           "AND max_new_tokens NOT NULL",
+                           "SELECT ordinal, max_new_tokens, dataset_index FROM groups WHERE run = ?1 AND round = ?2 AND "
+                           "ordinal < ?3",
                            BINDS(b_int(r->run), b_int(r->round), b_int(groups)));
-  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) out[rows_int(&q, 0)] = (float)rows_int(&q, 1);
+  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
+    const int64_t g = rows_int(&q, 0);
+    if (!rows_null(&q, 1)) most[g] = (float)rows_int(&q, 1);
+    prompts[g] = (int32_t)rows_int(&q, 2);
+  }
   rows_end(&q);
   return rc;
 }
@@ -114,12 +120,13 @@ static enum rc plan_of_round(struct core *c, const struct open_round *r, const s
                              struct err *err) {
   const struct run_config *config = &c->context->config;
   struct pace *pace = &c->pool->pace;
-  float most[ADMISSION_GROUPS_MAX];
+  float most[ADMISSION_GROUPS_MAX], expected[ADMISSION_GROUPS_MAX];
+  int32_t prompts[ADMISSION_GROUPS_MAX];
   *plan = &pace->plan;
   if (pace_planned(pace, r->run, r->round)) return RC_OK;
   struct pace_round round = {.run = r->run,
                              .round = r->round,
-                             .wanted = config->mode == MODE_PIPELINED && r->round < config->rounds && config->frontier == FRONTIER_PRIORITY &&
+                             .wanted = run_plans_rounds(config) && r->round < config->rounds &&
                                        config->groups_per_round <= ADMISSION_GROUPS_MAX,
                              .groups = config->groups_per_round,
                              .samples = config->samples_per_group,
@@ -135,8 +142,10 @@ static enum rc plan_of_round(struct core *c, const struct open_round *r, const s
     round.slots += w->slots;
     round.servers++;
   }
-  enum rc rc = round.wanted ? longest_read(c, r, round.groups, most, err) : RC_OK;
+  enum rc rc = round.wanted ? prompts_read(c, r, round.groups, most, prompts, err) : RC_OK;
   if (rc != RC_OK) return rc;
+  if (round.wanted && prompt_lengths_expect(&c->pool->prompt_lengths, r->run, prompts, round.groups, expected))
+    round.expected = expected;
   struct log_context poll;
   log_context_save(&poll);
   round_work(c->context, r->round, -1);

@@ -44,16 +44,37 @@ bool pace_planned(const struct pace *p, int64_t run, int64_t round) {
   return p->plan_run == run && p->plan_round == round;
 }
 
+static float mean_of(const float *values, int32_t n) {
+  float sum = 0;
+  for (int32_t i = 0; i < n; i++) sum += values[i];
+  return sum / (float)n;
+}
+
+/* Each group is dealt the spread of one of the last groups around what is expected of its own prompt; where that is not
+ * known, around what groups have in the mean. */
+static void expect_each(struct pace *p, const struct pace_round *r, struct admission_facts *f) {
+  const float general = mean_of(p->lengths, p->groups * p->samples);
+  for (int32_t k = 0; k < p->groups; k++) {
+    const float *const lengths = &p->lengths[k * p->samples], mean = mean_of(lengths, p->samples);
+    for (int32_t s = 0; s < p->samples; s++) p->played[k * p->samples + s] = mean > 0 ? lengths[s] / mean : 1;
+  }
+  for (int32_t g = 0; g < r->groups; g++) p->scale[g] = r->expected[g] > 0 ? r->expected[g] : general;
+  f->tokens = p->played;
+  f->scale = p->scale;
+}
+
 /* The lengths that a plan goes by; false: not known. */
 static bool lengths_known(struct pace *p, const struct pace_round *r, struct admission_facts *f) {
   if (!r->exact) {
     f->tokens = p->lengths;
     f->known = p->groups;
-    return p->run == r->run && p->samples == r->samples && p->groups >= r->groups;
+    if (p->run != r->run || p->samples != r->samples || p->groups < r->groups) return false;
+    if (r->expected) expect_each(p, r, f);
+    return true;
   }
   if (r->groups > ADMISSION_GROUPS_MAX || (int64_t)r->groups * r->samples > ADMISSION_SAMPLES_MAX) return false;
-  for (int32_t i = 0; i < r->groups * r->samples; i++) p->exact[i] = r->most[i / r->samples];
-  f->tokens = p->exact;
+  for (int32_t i = 0; i < r->groups * r->samples; i++) p->played[i] = r->most[i / r->samples];
+  f->tokens = p->played;
   f->known = r->groups;
   f->exact = true;
   return true;

@@ -1,7 +1,7 @@
 /* The pool's pace, as far as a round is planned by it: what a step costs, how long samples are, and the plan itself.
  *
- * Costs come with heartbeats, lengths with sealed groups or with the prompts themselves (max_new_tokens), the trainer's
- * speed is pool.h's.  A round is planned when the first poll asks for it; before a round's worth of groups has been
+ * Costs come with heartbeats, lengths with sealed groups or with the prompts themselves (max_new_tokens, and what
+ * prompt_lengths.h remembers of an epoch ago), the trainer's speed is pool.h's.  A round is planned when the first poll asks for it; before a round's worth of groups has been
  * sealed, while a server's costs are not known, or when some of the round was begun before (by a coordinator that is
  * gone), the plan is to fill every slot.  All of it is lost with the process and measured again: order and admission
  * only.
@@ -28,7 +28,8 @@ struct pace {
   int32_t admitted;                        /* as pace_moved saw it last */
   struct admission_plan plan;
   int32_t place[ADMISSION_GROUPS_MAX]; /* in the plan's order, from 1, by ordinal; 0: there is no such order */
-  float exact[ADMISSION_SAMPLES_MAX];  /* the round's lengths, where they are known */
+  float played[ADMISSION_SAMPLES_MAX]; /* the lengths that a plan goes by, where they are not those of the ring */
+  float scale[ADMISSION_GROUPS_MAX];
   struct admission_room room;
 };
 
@@ -49,6 +50,8 @@ struct pace_round {
   bool begun;              /* some of it was, under no plan or a lost one */
   const float *most;       /* [groups], by ordinal: how long their samples may be */
   bool exact;              /* and each is as long as that: nothing else ends it */
+  const float *expected;   /* [groups], by ordinal: how long their samples are in the mean (prompt_lengths.h); 0: not
+                            * known; NULL: no group's is */
   int32_t groups_per_step; /* of update: minibatch; else 0 */
 };
 /* In the planned order, from 1, of a training group or a refill (0). */

@@ -31,6 +31,7 @@ enum rc pool_create(struct core *c, struct err *err) {
 void pool_destroy(struct core *c) {
   if (c->pool) free(c->pool->workers);
   if (c->pool) waiting_free(&c->pool->waiting);
+  if (c->pool) prompt_lengths_free(&c->pool->prompt_lengths);
   if (c->pool) pthread_mutex_destroy(&c->pool->registrations.mutex);
   if (c->pool) granted_destroy(c->pool->granted);
   free(c->pool);

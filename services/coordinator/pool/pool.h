@@ -15,6 +15,7 @@
 #include "services/coordinator/decide/frontier.h"
 #include "services/coordinator/pool/granted.h"
 #include "services/coordinator/pool/pace.h"
+#include "services/coordinator/pool/prompt_lengths.h"
 #include "services/coordinator/pool/registration_rate.h"
 #include "services/coordinator/pool/waiting.h"
 #include "services/coordinator/writer/core_state.h"
@@ -60,6 +61,7 @@ struct pool {
   int64_t place_kept_until_ms;    /* monotonic */
   struct dispatch_rates rates;    /* of the active run */
   struct pace pace;
+  struct prompt_lengths prompt_lengths;
   struct waiting waiting; /* of its open round */
   struct granted *granted; /* for any thread */
   struct {                 /* for any thread: registrations.h */

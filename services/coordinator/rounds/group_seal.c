@@ -111,7 +111,7 @@ enum rc group_read(struct core *c, int64_t run, int64_t round, int64_t ordinal, 
   *out = (struct group_head){.run = run, .round = round, .ordinal = ordinal};
   enum rc rc = store_query(c->store, &q, err,
                            "SELECT state, purpose, sample_count, samples_open, leased_ms, answer, extra, "
-                           "max_new_tokens, evaluation_set FROM groups WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
+                           "max_new_tokens, evaluation_set, dataset_index FROM groups WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
                            BINDS(b_int(run), b_int(round), b_int(ordinal)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
@@ -124,6 +124,7 @@ enum rc group_read(struct core *c, int64_t run, int64_t round, int64_t ordinal, 
     out->extra = arena_strdup(arena, rows_text(&q, 6, NULL));
     out->max_new_tokens = (int)rows_int(&q, 7);
     out->set = rows_null(&q, 8) ? -1 : (int)rows_int(&q, 8);
+    out->prompt = rows_int(&q, 9);
   }
   rows_end(&q);
   if (rc != RC_OK) return rc;
@@ -320,6 +321,13 @@ static void latency_note(struct core *c, const struct group_head *h) {
     rate_note(&c->pool->rates.latency, (double)(c->wall_ms - h->leased_ms) / 1000, 1, c->now_ms);
 }
 
+/* By which the rounds to come are planned. */
+static void lengths_note(struct core *c, const struct sealing *g) {
+  const struct group_head *h = g->head;
+  pace_note_group(&c->pool->pace, h->run, g->lengths, h->count);
+  prompt_lengths_note(&c->pool->prompt_lengths, h->run, h->prompt, (double)g->tokens / h->count, c->now_ms);
+}
+
 static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fence, const struct done_sample *done,
                           int count, struct arena *arena, struct err *err) {
   const struct run_config *config = &c->context->config;
@@ -350,7 +358,7 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
   if (rc != RC_OK) return rc;
   if (done) latency_note(c, h); /* else it has waited for judges or for its check, and samplers are not slow because they are */
   rate_note(&c->pool->rates.tokens, (double)g.tokens, h->count, c->now_ms);
-  if (h->purpose == LEASE_TRAINING) pace_note_group(&c->pool->pace, h->run, g.lengths, h->count);
+  if (h->purpose == LEASE_TRAINING) lengths_note(c, &g);
   if (config->frontier == FRONTIER_GATE || c->pool->pace.plan.bounded) c->samples_due = true; /* more may begin now */
   const bool trainable = state == GROUP_SEALED || (state == GROUP_FILTERED && config->groups_per_step);
   if (state == GROUP_SEALED && c->pool->preprocessing > 0 && run_has_reference(config)) c->passes_due = true;

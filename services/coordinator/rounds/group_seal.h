@@ -32,6 +32,7 @@ struct group_head {
   enum group_state state;
   enum lease_purpose purpose;
   int set;         /* of evaluation: which of the run's sets; else -1 */
+  int64_t prompt;  /* the dataset's item */
   int count, open; /* its samples; those that are not done */
   int max_new_tokens;
   const char *answer, *extra;

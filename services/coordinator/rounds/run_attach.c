@@ -73,6 +73,8 @@ enum rc run_attach(struct core *c, struct run_context *context, const struct dig
   }
   if (rc == RC_OK && !run_is_supervised(&context->config)) slot_windows_begin(c->rounds->windows, run, c->now_ms);
   if (rc == RC_OK && again >= 0) rc = batches_again(c, run, again, err);
+  if (rc == RC_OK && run_plans_rounds(&context->config))
+    rc = prompt_lengths_open(&c->pool->prompt_lengths, c->store, run, dataset_count(context->dataset), c->now_ms, err);
   if (rc != RC_OK) {
     c->context = before;
     return rc;

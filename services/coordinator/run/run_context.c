@@ -39,6 +39,7 @@ bool run_teacher(const struct run_config *c, struct digest *out) {
 }
 bool run_counts_tokens(const struct run_config *c) { return strcmp(c->training.normalization, "tokens") == 0; }
 
+bool run_plans_rounds(const struct run_config *c) { return c->mode == MODE_PIPELINED && c->frontier == FRONTIER_PRIORITY; }
 bool run_publishes(const struct run_config *c, int64_t round) {
   if (run_evaluates(c)) return false;
   if (!run_is_supervised(c) || round == c->rounds - 1) return true;

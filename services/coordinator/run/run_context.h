@@ -63,6 +63,8 @@ bool run_checks_groups(const struct run_config *c);
 bool run_teacher(const struct run_config *c, struct digest *out);
 /* Is a step's loss divided by the round's trained tokens, rather than by its samples? */
 bool run_counts_tokens(const struct run_config *c);
+/* Is it decided beforehand how its rounds go?  decide/admission.h */
+bool run_plans_rounds(const struct run_config *c);
 /* Are the weights that round makes pushed to the servers? */
 bool run_publishes(const struct run_config *c, int64_t round);
 

@@ -123,6 +123,7 @@ struct lease_result make_result_of_length(struct fixture *f, const struct fake_s
     float *logprobs = arena_alloc(&f->arena, (size_t)tokens, sizeof *logprobs);
     for (int t = 0; t < tokens; t++) {
       ids[t] = '0' + (l->sample_first + i + t) % 10;
+      if (finish == FINISH_STOP && t == tokens - 1) ids[t] = one->token_ids.items[FAKE_TOKENS - 1];
       logprobs[t] = fake_logprob(ids[t]);
     }
     one->token_ids = (struct json_i32s){ids, (size_t)tokens};

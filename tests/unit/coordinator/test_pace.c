@@ -1,5 +1,5 @@
 /* What a round is planned with, and when it is.  What would break: a heartbeat's sums counted twice, another run's
- * lengths, lengths that are known and not used, a plan that changes within its round, a ramp finer than anybody looks, a
+ * lengths, lengths that are known or remembered and not used, a plan that changes within its round, a ramp finer than anybody looks, a
  * round planned unasked. */
 #include <stdlib.h>
 #include <string.h>
@@ -125,6 +125,24 @@ static void a_tick_tells_when_more_is_admitted(void **state) {
   free(p);
 }
 
+/* A plan's order goes by what is expected of each prompt; where nothing is, of none of them more than of another. */
+static void groups_are_ordered_by_what_is_expected_of_their_prompts(void **state) {
+  (void)state;
+  struct pace *p = measured();
+  struct pace_round r = dear;
+  float expected[GROUPS];
+  for (int g = 0; g < GROUPS; g++) expected[g] = g == 7 ? 190 : g == 4 ? 0 : 20;
+  r.groups_per_s = 20; /* what is sampled last is what counts */
+  r.slots = 8;
+  r.expected = expected;
+  assert_true(pace_plan(p, &r, 5000)->ordered);
+  assert_in_range(pace_place(p, 7), 1, GROUPS / 2); /* by far the longest: not in the tail */
+  assert_true(p->scale[4] > 90 && p->scale[4] < 105 && p->scale[5] == 20); /* not known: as groups are in general */
+  for (int i = 0; i < GROUPS * SAMPLES; i++) /* the ring stays what was measured */
+    assert_true(p->lengths[i] >= 90 && p->lengths[i] <= 105);
+  free(p);
+}
+
 static void every_slot_is_filled_while_something_is_not_known(void **state) {
   (void)state;
   struct pace_round bad[9];
@@ -162,7 +180,7 @@ static void lengths_that_the_prompts_have_are_exact(void **state) {
   r.run = 8;
   const struct admission_plan *plan = pace_plan(p, &r, 0);
   assert_true(plan->ordered && plan->bounded && plan->end_us > 0);
-  assert_true(p->room.deals == 1 && p->exact[0] == 60 && p->exact[SAMPLES * GROUPS - 1] == 400);
+  assert_true(p->room.deals == 1 && p->played[0] == 60 && p->played[SAMPLES * GROUPS - 1] == 400);
   for (int i = 0; i < GROUPS; i++) assert_int_equal(pace_place(p, plan->order[i]), i + 1);
   assert_int_equal(pace_place(p, GROUPS), 0); /* a refill */
   assert_int_equal(pace_place(p, ADMISSION_GROUPS_MAX), 0);
@@ -226,6 +244,7 @@ int main(void) {
       cmocka_unit_test(lengths_are_the_last_groups_of_one_run),
       cmocka_unit_test(a_round_is_planned_once),
       cmocka_unit_test(a_tick_tells_when_more_is_admitted),
+      cmocka_unit_test(groups_are_ordered_by_what_is_expected_of_their_prompts),
       cmocka_unit_test(every_slot_is_filled_while_something_is_not_known),
       cmocka_unit_test(lengths_that_the_prompts_have_are_exact),
       cmocka_unit_test(expected_lengths_are_bounded_by_what_the_prompts_may_have),

@@ -1,7 +1,7 @@
 /* Rounds that begin with few groups, over real HTTP.  What would break: a ramp that is not kept or never ends; a group that
  * waits for ever for one that failed, for a coordinator that forgot the plan, behind a pause; lost samples that are shut
- * out with the groups to come; evaluation that goes before training; known lengths that are not made use of; a plan that
- * nobody sees. */
+ * out with the groups to come; evaluation that goes before training; lengths that are known or remembered and not made use
+ * of, after a restart too; a plan that nobody sees. */
 #include "tests/unit/coordinator/fake_server.h"
 #include "services/coordinator/decide/states.h"
 
@@ -233,38 +233,108 @@ static void a_paused_round_goes_on_where_it_was(void **state) {
   json_free(wait_state(f, "r1", "completed"));
 }
 
-static void answer_at_full_length(struct fixture *f, const struct fake_server *s, const struct lease *l) {
+static void answer_with_length(struct fixture *f, const struct fake_server *s, const struct lease *l, int tokens) {
   struct err err = {0};
-  const struct lease_result r = make_result_of_length(f, s, l, l->max_new_tokens, FINISH_LENGTH);
+  const struct lease_result r =
+      make_result_of_length(f, s, l, tokens, tokens < l->max_new_tokens ? FINISH_STOP : FINISH_LENGTH);
   if (put_result(f, l, &r, NULL, &err) != RC_OK) fail_msg("%s: %s", l->id, err.message);
 }
 
+static void answer_at_full_length(struct fixture *f, const struct fake_server *s, const struct lease *l) {
+  answer_with_length(f, s, l, l->max_new_tokens);
+}
+
 enum { KNOWN = 10, KNOWN_SAMPLES = 16 }; /* groups of a round; four of them fill the slots */
+static const int known_lengths[KNOWN] = {14, 12, 9, 3, 11, 8, 2, 7, 20, 25};
+
+/* So many prompts; told: each says how long its samples are. */
+static void write_prompts(struct fixture *f, int lines, bool told) {
+  char text[4096] = "";
+  size_t n = 0;
+  for (int i = 0; i < lines; i++) {
+    n += (size_t)snprintf(text + n, sizeof text - n, "{\"prompt\":\"%d+0=\",\"answer\":\"%d\"", i, i);
+    if (told) n += (size_t)snprintf(text + n, sizeof text - n, ",\"max_new_tokens\":%d", known_lengths[i % KNOWN]);
+    n += (size_t)snprintf(text + n, sizeof text - n, "}\n");
+  }
+  write_data(f, "train.jsonl", text);
+}
+
+static void post_rounds(struct fixture *f, int rounds, bool told, const char *update) {
+  char config[512];
+  snprintf(config, sizeof config,
+           "{\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"rounds\":%d,\"verify_samples\":false,"
+           "\"groups_per_round\":10,%s\"samples_per_group\":16,\"lease_samples_max\":8,\"sampling\":"
+           "{\"max_new_tokens\":60,\"ignore_eos\":%s}}",
+           rounds, update, told ? "true" : "false");
+  post_run(f, config);
+}
 
 /* Round 0 where every prompt says how long its samples are, and a batch takes the trainer so long. */
 static void measure_known_lengths(struct fixture *f, struct fake_server *s, int64_t compute_us, const char *update) {
-  static const int lengths[KNOWN] = {14, 12, 9, 3, 11, 8, 2, 7, 20, 25};
   struct lease all[2 * KNOWN];
-  char lines[2048] = "", config[512];
-  size_t n = 0;
-  for (int i = 0; i < KNOWN; i++)
-    n += (size_t)snprintf(lines + n, sizeof lines - n,
-                          "{\"prompt\":\"%d+0=\",\"answer\":\"%d\",\"max_new_tokens\":%d}\n", i, i, lengths[i]);
-  write_data(f, "train.jsonl", lines);
-  snprintf(config, sizeof config,
-           "{\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"rounds\":2,\"verify_samples\":false,\"groups_per_round\":10,%s"
-           "\"samples_per_group\":16,\"lease_samples_max\":8,\"sampling\":{\"max_new_tokens\":60,\"ignore_eos\":true}}",
-           update);
+  write_prompts(f, KNOWN, true);
   f->trainer.compute_us = compute_us;
   f->clock_stands = true;
   register_server(f, s, "gen-1");
-  post_run(f, config);
+  post_rounds(f, 2, true, update);
   collect_leases(f, s, all, 2 * KNOWN);
   tell_costs(f, s);
   for (int i = 0; i < 2 * KNOWN; i++) {
     answer_at_full_length(f, s, &all[i]);
     wait_batches(f, (i + 1) / 2);
   }
+}
+
+/* A round whose samples are as long as their prompts' places say; so many batches were trained before. */
+static void round_of_lengths(struct fixture *f, struct fake_server *s, int batches) {
+  struct lease all[2 * KNOWN];
+  collect_leases(f, s, all, 2 * KNOWN);
+  tell_costs(f, s);
+  for (int i = 0; i < 2 * KNOWN; i++) {
+    answer_with_length(f, s, &all[i], known_lengths[all[i].group_ordinal]);
+    wait_batches(f, batches + (i + 1) / 2);
+  }
+}
+
+/* An epoch later the longest samples are expected of the same prompts. */
+static void the_longest_prompt_goes_first(struct fixture *f, struct fake_server *s, int64_t round) {
+  struct lease_answer a;
+  bool longest_begun = false;
+  poll_leases(f, s, 2 * KNOWN_SAMPLES, &a);
+  assert_int_equal(a.leases[0].round, round);
+  assert_int_equal(a.lease_count, 4);
+  for (size_t i = 0; i < a.lease_count; i++) longest_begun = longest_begun || a.leases[i].group_ordinal == 9;
+  assert_true(longest_begun);
+}
+
+static void the_longest_go_first_where_an_epoch_before_has_told(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  write_prompts(f, KNOWN, false);
+  f->trainer.compute_us = 1000;
+  f->clock_stands = true;
+  register_server(f, &s, "gen-1");
+  post_rounds(f, 2, false, "");
+  round_of_lengths(f, &s, 0);
+  the_longest_prompt_goes_first(f, &s, 1);
+}
+
+/* Round 3 has the prompts of round 1, which another life of the coordinator has seen. */
+static void lengths_are_remembered_over_a_restart(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  write_prompts(f, 2 * KNOWN, false);
+  f->trainer.compute_us = 1000;
+  f->clock_stands = true;
+  register_server(f, &s, "gen-1");
+  post_rounds(f, 4, false, "");
+  round_of_lengths(f, &s, 0);
+  round_of_lengths(f, &s, KNOWN);
+  coordinator_restart(f);
+  f->clock_stands = false;
+  register_server(f, &s, "gen-1");
+  round_of_lengths(f, &s, 2 * KNOWN);
+  the_longest_prompt_goes_first(f, &s, 3);
 }
 
 static void the_longest_go_first_where_lengths_are_known(void **state) {
@@ -344,6 +414,8 @@ int main(void) {
       CASE(a_coordinator_that_comes_back_fills_every_slot),
       CASE(a_paused_round_goes_on_where_it_was),
       CASE(the_longest_go_first_where_lengths_are_known),
+      CASE(the_longest_go_first_where_an_epoch_before_has_told),
+      CASE(lengths_are_remembered_over_a_restart),
       CASE(what_is_lost_keeps_its_place_in_the_order),
       CASE(the_shortest_goes_first_unless_steps_go_by_ordinals),
       CASE(the_first_step_goes_first_where_steps_go_by_ordinals),
