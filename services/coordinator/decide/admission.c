@@ -4,10 +4,13 @@
 #include <math.h>
 #include <string.h>
 
-#define GAIN_LEAST       0.01  /* of the round: what a play of exact lengths can be trusted for */
-#define DEALT_GAIN_LEAST 0.02  /* likewise, of lengths that were dealt out */
+#define GAIN_LEAST       0.01  /* of the round: what a play can be trusted for in which groups are told apart */
+#define DEALT_GAIN_LEAST 0.02  /* likewise, of lengths in general that were dealt out */
 #define ORDER_GAIN_LEAST 0.001 /* likewise, for another order than the ordinals' */
-#define ERRORS_LEAST     2.0   /* by so many standard errors of the mean over deals must a plan be better */
+/* By so many standard errors of the mean over deals must a plan be better: where each prompt's mean is known deals differ by
+ * the spread of its samples alone, and where it is not, also by which groups are the long ones. */
+#define EXPECTED_ERRORS_LEAST 1.0
+#define DEALT_ERRORS_LEAST    2.0
 #define SPACING_MOST_US  1e12  /* eleven days: no such plan is of use */
 #define STEEP            1.05  /* full engines' step against the shortest; below, a ramp is not worth the play */
 
@@ -194,13 +197,13 @@ double admission_play(const struct admission_facts *f, struct admission_room *ro
 }
 
 /* The square of the standard error is (squares - sum * sum / n) / (n - 1) / n. */
-bool admission_outweighs(const double *gains, int32_t n, double gain_least) {
+bool admission_outweighs(const double *gains, int32_t n, double gain_least, double errors_least) {
   double sum = 0, squares = 0;
   for (int32_t i = 0; i < n; i++) {
     sum += gains[i];
     squares += gains[i] * gains[i];
   }
-  return sum > gain_least * n && sum * sum * (n - 1) >= ERRORS_LEAST * ERRORS_LEAST * (n * squares - sum * sum);
+  return sum > gain_least * n && sum * sum * (n - 1) >= errors_least * errors_least * (n * squares - sum * sum);
 }
 
 /* Is it better over other deals than those that it was chosen by? */
@@ -211,7 +214,7 @@ static bool is_better(const struct admission_facts *f, struct admission_room *ro
     const int32_t deal = room->deals + i;
     gains[i] = 1 - play_deal(f, room, plan, deal) / play_deal(f, room, than, deal);
   }
-  return admission_outweighs(gains, room->deals, gain_least);
+  return admission_outweighs(gains, room->deals, gain_least, f->scale ? EXPECTED_ERRORS_LEAST : DEALT_ERRORS_LEAST);
 }
 
 /* ---- plans ---- */
@@ -362,7 +365,7 @@ bool admission_plan(const struct admission_facts *f, struct admission_room *room
     if (room->other.end_us < room->ramp.end_us) room->ramp = room->other;
     if (room->ramp.bounded) admission_improve(f, room, &room->ramp, plays);
   }
-  if (room->ramp.bounded && is_better(f, room, &room->ramp, plan, f->exact ? GAIN_LEAST : DEALT_GAIN_LEAST))
+  if (room->ramp.bounded && is_better(f, room, &room->ramp, plan, f->exact || f->scale ? GAIN_LEAST : DEALT_GAIN_LEAST))
     *plan = room->ramp;
   return true;
 }

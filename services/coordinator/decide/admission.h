@@ -86,8 +86,9 @@ double admission_play(const struct admission_facts *f, struct admission_room *ro
 void admission_improve(const struct admission_facts *f, struct admission_room *room, struct admission_plan *plan,
                        int plays);
 
-/* Are these gains of a plan, each of another deal, more than gain_least in the mean and more than chance? */
-bool admission_outweighs(const double *gains, int32_t count, double gain_least);
+/* Are these gains of a plan, each of another deal, more than gain_least in the mean, and at least so many standard errors of
+ * it? */
+bool admission_outweighs(const double *gains, int32_t count, double gain_least, double errors_least);
 
 /* How many groups of the round may have been begun so long after it opened. */
 int32_t admission_groups(const struct admission_plan *plan, int64_t passed_us);

@@ -291,21 +291,22 @@ static void a_round_is_dealt_out_the_more_often_the_smaller_it_is(void **state) 
 static void a_gain_must_be_more_than_chance(void **state) {
   (void)state;
   const double one[] = {0.03}, even[] = {0.03, 0.03, 0.03, 0.03};
-  assert_true(admission_outweighs(one, 1, 0.02)); /* nothing to compare it with: exact lengths */
-  assert_false(admission_outweighs(one, 1, 0.03));
-  assert_false(admission_outweighs((const double[]){-0.03}, 1, 0.02));
-  assert_true(admission_outweighs(even, 4, 0.029));
-  assert_false(admission_outweighs(even, 4, 0.031));
-  assert_false(admission_outweighs((const double[]){-1, -1}, 2, 0.02));
+  assert_true(admission_outweighs(one, 1, 0.02, 2)); /* nothing to compare it with: exact lengths */
+  assert_false(admission_outweighs(one, 1, 0.03, 2));
+  assert_false(admission_outweighs((const double[]){-0.03}, 1, 0.02, 2));
+  assert_true(admission_outweighs(even, 4, 0.029, 2));
+  assert_false(admission_outweighs(even, 4, 0.031, 2));
+  assert_false(admission_outweighs((const double[]){-1, -1}, 2, 0.02, 2));
   /* 4 and 8 are 6 in the mean, and that is known to 2: three standard errors; 1 and 5 are 3, to 2 */
-  assert_true(admission_outweighs((const double[]){4, 8}, 2, 1));
-  assert_false(admission_outweighs((const double[]){1, 5}, 2, 1));
-  assert_true(admission_outweighs((const double[]){2, 6}, 2, 1)); /* exactly two */
-  assert_false(admission_outweighs((const double[]){1.99, 6}, 2, 1));
+  assert_true(admission_outweighs((const double[]){4, 8}, 2, 1, 2));
+  assert_false(admission_outweighs((const double[]){1, 5}, 2, 1, 2));
+  assert_true(admission_outweighs((const double[]){2, 6}, 2, 1, 2)); /* exactly two */
+  assert_false(admission_outweighs((const double[]){1.99, 6}, 2, 1, 2));
+  assert_true(admission_outweighs((const double[]){0, 3}, 2, 1, 1) && !admission_outweighs((const double[]){-0.1, 3}, 2, 1, 1));
   /* of 3, 7 and 2 the mean is 4, known to sqrt(7 / 3) = 1.53: 2.6 standard errors; of 1, 7 and 2 to 1.86: 1.8 */
-  assert_true(admission_outweighs((const double[]){3, 7, 2}, 3, 1));
-  assert_false(admission_outweighs((const double[]){1, 7, 2}, 3, 1));
-  assert_false(admission_outweighs((const double[]){3, 7, 2}, 3, 4));
+  assert_true(admission_outweighs((const double[]){3, 7, 2}, 3, 1, 2));
+  assert_false(admission_outweighs((const double[]){1, 7, 2}, 3, 1, 2));
+  assert_false(admission_outweighs((const double[]){3, 7, 2}, 3, 4, 2));
 }
 
 static void as_many_are_admitted_as_time_has_brought(void **state) {
@@ -734,12 +735,12 @@ static void plans_of_many_rounds_are_always_the_same(void **state) {
     gained += 1 - p.end_us / p.filled_end_us;
   }
   free(room);
-  assert_int_equal(ordered, 25);
-  assert_int_equal(bounded, 24);
-  assert_int_equal(first, 99);
-  assert_int_equal(spacing_us, 115045088);
-  close_to(ends, 16689060670.347616);
-  close_to(gained, 1.5351659443895396);
+  assert_int_equal(ordered, 27);
+  assert_int_equal(bounded, 25);
+  assert_int_equal(first, 105);
+  assert_int_equal(spacing_us, 130043056);
+  close_to(ends, 16680558990.762367);
+  close_to(gained, 1.5521700314923574);
 }
 
 /* Small rounds of which the search finds another plan when it looks a little further, or less far, or takes the other one of
