@@ -3,7 +3,7 @@
  *
  *   learner_gradients, per chunk:
  *     forward_run (activations saved) -> per head block: logits, logprob, lse     (pass 1; all log-probabilities of the chunk, then the loss callback)
- *                                     -> per head block: logits, dlogits, dW, dx  (pass 2; logits of a single block are still there and are not recomputed)
+ *                                     -> per head block: logits, dlogits, dW, dx  (pass 2; logits that had room are still there, others are made again)
  *     final norm, layers from last to first (each computed again before, where only its input was kept), embedding
  *
  * Letters as in ops.h; T rows of the chunk.  A gradient dx is float32 and is rounded only where it becomes a GEMM
@@ -24,6 +24,8 @@
 #include "common/model/network/elementary.h"
 #include "common/model/network/shape.h"
 
+enum { LOGITS_SHARE = 8 /* of the activations: what logits may take beside them */ };
+
 /* Gradients in flight; f: float32, o: operand. */
 struct gradients {
   float *dx;                                  /* f [T,D] of the residual */
@@ -39,9 +41,10 @@ struct gradients {
   struct experts_scratch experts;
 };
 
-/* One row block of the head. */
+/* One row block of the head, and the logits of all those that have room. */
 struct head_block {
-  float *logits;  /* f [HEAD_ROWS,V] */
+  int kept;       /* blocks whose logits have room, at least one: the last place is for whatever blocks have none of their own */
+  float *logits;  /* f [kept,HEAD_ROWS,V] */
   void *dlogits;  /* o [HEAD_ROWS,V] */
   float *dhidden; /* f [HEAD_ROWS,D] */
   int32_t *where; /* [HEAD_ROWS], a place for a device's list */
@@ -128,12 +131,26 @@ static void place_transposing(struct array_layout *l, struct transposing *t, con
   t->out = array_layout_take(l, t->out_count, sizeof(float));
 }
 
+static size_t head_block_bytes(const struct model *m) {
+  return (size_t)HEAD_ROWS * (size_t)m->config.vocabulary * sizeof(float);
+}
+
+/* Blocks of the head whose logits the backward pass finds: all of a chunk's, unless that is much beside the activations.  Making
+ * them again costs a product with the head, the memory a few percent. */
+static int kept_blocks(const struct model *m, const struct learner_options *options) {
+  const int T = options->chunk_tokens, all = (T + HEAD_ROWS - 1) / HEAD_ROWS;
+  if (options->forward_only || options->recompute_activations) return 1;
+  const size_t room = activations_bytes(m, T, false) / LOGITS_SHARE / head_block_bytes(m);
+  return room < 1 ? 1 : room < (size_t)all ? (int)room : all;
+}
+
 static size_t place_learner(struct learner *l, char *base, const struct model *m, const struct learner_options *options) {
   const int chunk_tokens = options->chunk_tokens;
   const struct shape s = shape_make(&m->config, chunk_tokens);
   const size_t o = m->ops->operand_bytes;
   struct array_layout layout = {base, 0};
-  l->head.logits = array_layout_take(&layout, HEAD_ROWS * s.V, sizeof(float));
+  l->head.kept = kept_blocks(m, options);
+  l->head.logits = array_layout_take(&layout, (size_t)l->head.kept * HEAD_ROWS * s.V, sizeof(float));
   if (!options->forward_only) {
     place_gradients(&layout, &l->g, &s, o);
     l->head.dlogits = array_layout_take(&layout, HEAD_ROWS * s.V, o);
@@ -152,12 +169,12 @@ static int page_table_max(int chunk_tokens) {
 struct learner_memory learner_memory(const struct model *m, const struct learner_options *options) {
   struct learner measured = {0};
   const int T = options->chunk_tokens;
-  const size_t pages = (size_t)chunk_pages_max(T);
+  const size_t pages = (size_t)chunk_pages_max(T), placed = place_learner(&measured, NULL, m, options);
+  const size_t logits = (size_t)(measured.head.kept - 1) * head_block_bytes(m);
   return (struct learner_memory){.activations = options->forward_only
                                                     ? 0
-                                                    : activations_bytes(m, T, options->recompute_activations),
-                                 .scratch = place_learner(&measured, NULL, m, options) + chunk_bytes(T) +
-                                            workspace_bytes(m, T, page_table_max(T)) +
+                                                    : activations_bytes(m, T, options->recompute_activations) + logits,
+                                 .scratch = placed - logits + chunk_bytes(T) + workspace_bytes(m, T, page_table_max(T)) +
                                             pages * kv_layer_page_bytes(m, CHUNK_PAGE_TOKENS)};
 }
 
@@ -284,20 +301,33 @@ static int block_rows(const struct chunk *c, int first) {
   return c->scored - first < HEAD_ROWS ? c->scored - first : HEAD_ROWS;
 }
 
+/* Where the logits of the block from scored token `first` on lie. */
+static float *logits_at(const struct learner *l, int first) {
+  const int block = first / HEAD_ROWS, place = block < l->head.kept ? block : l->head.kept - 1;
+  return l->head.logits + (size_t)place * HEAD_ROWS * (size_t)l->model->config.vocabulary;
+}
+
+/* Whether they are still there when the chunk's last block has been made. */
+static bool logits_kept(const struct learner *l, int first) {
+  const int blocks = (l->chunk.scored + HEAD_ROWS - 1) / HEAD_ROWS;
+  return blocks <= l->head.kept || first / HEAD_ROWS < l->head.kept - 1;
+}
+
 /* Logits of one block of scored tokens, cut; equal hidden rows are multiplied, and cut, once. */
 static void head_logits(struct learner *l, const struct weights *w, const void *hidden, float temperature, int first,
                         int rows) {
   const struct ops *ops = l->model->ops;
+  float *logits = logits_at(l, first);
   const size_t bytes = (size_t)l->model->config.vocabulary * sizeof(float);
   int32_t ask[HEAD_ROWS], where[HEAD_ROWS];
   const int distinct = chunk_distinct(&l->chunk, first, rows, ask, where);
-  forward_logits(w, hidden, ask, distinct, l->ws, l->head.logits);
+  forward_logits(w, hidden, ask, distinct, l->ws, logits);
   struct sampling_params cut = l->cut;
   cut.temperature = temperature;
-  if (sampling_cuts(&cut)) ops->cut(ops, l->head.logits, &cut, distinct, l->model->config.vocabulary);
+  if (sampling_cuts(&cut)) ops->cut(ops, logits, &cut, distinct, l->model->config.vocabulary);
   if (distinct == rows) return;
   const int32_t *staged = ops_stage(ops, l->head.where, where, (size_t)rows * sizeof *where);
-  ops->move_rows(ops, l->head.logits, l->head.logits, staged, rows, bytes); /* where[i] <= i */
+  ops->move_rows(ops, logits, logits, staged, rows, bytes); /* where[i] <= i */
 }
 
 /* More than what the sums of a row can be off by. */
@@ -358,15 +388,14 @@ static void head_draw(struct learner *l, float temperature, size_t before, int f
     if (d->low) d->low[at] = d->high[at] = c->target[first + i];
     ask_token(&asked, d, at, (struct draw){.row = i, .temperature = temperature}, own);
   }
-  if (asked.count > 0) ops->sample(ops, asked.items, asked.count, l->head.logits, l->model->config.vocabulary);
+  if (asked.count > 0) ops->sample(ops, asked.items, asked.count, logits_at(l, first), l->model->config.vocabulary);
   for (int i = 0; i < asked.count; i++) {
     *asked.token[i] = asked.items[i].token;
     if (asked.logprob[i]) *asked.logprob[i] = asked.items[i].logprob;
   }
 }
 
-/* Log-probabilities of the whole chunk, before which the call has scored `before` tokens; the last block's logits stay in
- * l->head.logits. */
+/* Log-probabilities of the whole chunk, before which the call has scored `before` tokens. */
 static void head_forward(struct learner *l, const struct weights *w, const void *hidden, float temperature,
                          bool entropy, size_t before) {
   const struct ops *ops = l->model->ops;
@@ -375,7 +404,7 @@ static void head_forward(struct learner *l, const struct weights *w, const void 
     const int rows = block_rows(c, first);
     head_logits(l, w, hidden, temperature, first, rows);
     ops->logprob(ops, listed(l, c->logprob + first), listed(l, c->lse + first),
-                 entropy ? listed(l, c->entropy + first) : NULL, l->head.logits, listed(l, c->target + first),
+                 entropy ? listed(l, c->entropy + first) : NULL, logits_at(l, first), listed(l, c->target + first),
                  temperature, rows, l->model->config.vocabulary);
     if (l->draws) head_draw(l, temperature, before, first, rows);
   }
@@ -444,13 +473,13 @@ static void head_backward(struct learner *l, const struct weights *w, const void
   for (int first = 0; first < c->scored; first += HEAD_ROWS) {
     const int rows = block_rows(c, first);
     float *dhidden = c->partly ? l->g.dnorm + (size_t)first * (size_t)D : l->head.dhidden;
-    if (c->scored > HEAD_ROWS) head_logits(l, w, hidden, temperature, first, rows);
+    if (!logits_kept(l, first)) head_logits(l, w, hidden, temperature, first, rows);
     ops->logprob_backward(ops, l->head.dlogits, listed(l, c->dlogprob + first),
                           l->entropy_term ? listed(l, c->dentropy + first) : NULL,
-                          l->entropy_term ? listed(l, c->entropy + first) : NULL, l->head.logits,
+                          l->entropy_term ? listed(l, c->entropy + first) : NULL, logits_at(l, first),
                           listed(l, c->lse + first), listed(l, c->target + first), temperature, rows, V);
     if (m->config.logits_cap > 0)
-      ops->soft_cap_backward(ops, l->head.dlogits, l->head.logits, m->config.logits_cap, (size_t)rows * (size_t)V);
+      ops->soft_cap_backward(ops, l->head.dlogits, logits_at(l, first), m->config.logits_cap, (size_t)rows * (size_t)V);
     const size_t behind = rows_behind_each_other(c->hidden_row + first, rows);
     const void *x = behind == NOT_BEHIND ? hidden : (const char *)hidden + behind * (size_t)D * ops->operand_bytes;
     ops->gemm_weight_backward(ops, dW, l->head.dlogits, x,

@@ -2,7 +2,8 @@
  *
  * A gradient unit (one group) is a list of samples in order, cut into chunks of whole samples by a configured token
  * budget (a longer sample is a chunk by itself). For each chunk: forward with activations, then the head in row
- * blocks of HEAD_ROWS: logits, log-probability, loss gradient, dlogits; then the layers backwards.  Gradients are
+ * blocks of HEAD_ROWS: logits, log-probability, loss gradient, dlogits; then the layers backwards.  Logits stay in memory where
+ * they are little beside the activations, and are computed again where not.  Gradients are
  * added to a flat float32 array in parameter-table order, in the memory of the model's table, or go tensor by tensor into
  * the optimizer's sums (gradient_parts.h).
  *
@@ -34,7 +35,7 @@ struct learner_options {
 
 /* A learner's allocations, by purpose. */
 struct learner_memory {
-  size_t activations; /* kept by the forward pass for the backward, grows with chunk_tokens * layers; 0: forward only */
+  size_t activations; /* kept by the forward pass for the backward, logits too, grows with chunk_tokens * layers; 0: forward only */
   size_t scratch;     /* everything else: grows with chunk_tokens, and with the vocabulary alone */
 };
 

@@ -298,7 +298,7 @@ static void test_a_learner_that_only_goes_forward_gives_the_same_bits(void **sta
   bench_close(&b);
 }
 
-/* Twice the rows are twice the memory and no more, at the lengths of reasoning traces; and of a layer only its input is
+/* Twice the rows are twice the memory and no more (but for one block of logits), at the lengths of reasoning traces; and of a layer only its input is
  * kept where it is computed again. */
 static void test_memory_grows_with_rows_and_not_with_their_square(void **state) {
   (void)state;
@@ -309,7 +309,7 @@ static void test_memory_grows_with_rows_and_not_with_their_square(void **state) 
   const struct learner_memory short_ones = learner_memory(b.model, &options);
   options.chunk_tokens *= 2;
   const struct learner_memory kept = learner_memory(b.model, &options);
-  assert_true(kept.activations <= 2 * short_ones.activations);
+  assert_true(kept.activations <= 2 * short_ones.activations + (size_t)HEAD_ROWS * (size_t)c.vocabulary * sizeof(float));
   assert_true(kept.scratch <= 2 * short_ones.scratch);
   options.recompute_activations = true;
   const struct learner_memory again = learner_memory(b.model, &options);
@@ -538,6 +538,63 @@ static void test_chunks_of_cut_rows_only_change_the_order_of_sums(void **state) 
   bench_close(&b);
 }
 
+enum { MANY_ROWS = 1024 };
+
+/* The gradient of a unit's samples twice over, all tokens scored, in one chunk. */
+static float *gradients_of_many(const struct model *m, const struct unit *u, bool recompute, const struct sampling_params *cut) {
+  struct train_sample samples[2 * SAMPLES];
+  uint8_t scored[LENGTH_MAX];
+  struct learner *l = NULL;
+  float *grads = calloc(m->params.elements, sizeof *grads);
+  struct weights *w = random_weights(m, true, 4);
+  memset(scored, 1, sizeof scored);
+  scored[0] = 0;
+  for (int s = 0; s < 2 * SAMPLES; s++) {
+    samples[s] = u->samples[s % SAMPLES];
+    samples[s].scored = scored;
+  }
+  const struct learner_options options = {.chunk_tokens = MANY_ROWS, .recompute_activations = recompute};
+  assert_int_equal(learner_create(&l, m, &options, NULL), RC_OK);
+  if (cut) learner_set_cut(l, cut);
+  assert_int_equal(learner_gradients(l, w, samples, 2 * SAMPLES, 0.9f, cut_loss, NULL, grads, NULL, NULL), RC_OK);
+  learner_free(l);
+  weights_free(w);
+  return grads;
+}
+
+/* The head's blocks find their logits again, or make them again, whether there is room for all, for some or for one of them; and
+ * that room is planned. */
+static void test_logits_that_are_kept_give_the_bits_of_those_made_again(void **state) {
+  static const struct sampling_params cut = {.top_p = 0.8f};
+  static const int vocabularies[] = {100, 200, 257};
+  bool all = false, some = false, one = false;
+  (void)state;
+  for (int i = 0; i < 3; i++) {
+    struct model_config c = tiny_config(true);
+    struct unit u;
+    struct bench b;
+    c.vocabulary = vocabularies[i];
+    make_unit(&u, c.vocabulary);
+    assert_true(bench_open(&b, &c, FORMAT_BF16, NULL, 2));
+    const struct learner_options options = {.chunk_tokens = MANY_ROWS};
+    const size_t planned = learner_memory(b.model, &options).activations;
+    const size_t kept = 1 + (planned - activations_bytes(b.model, MANY_ROWS, false)) /
+                                ((size_t)HEAD_ROWS * (size_t)c.vocabulary * sizeof(float));
+    all |= kept == MANY_ROWS / HEAD_ROWS;
+    some |= kept > 1 && kept < MANY_ROWS / HEAD_ROWS;
+    one |= kept == 1;
+    for (int cuts = 0; cuts < 2; cuts++) {
+      float *found = gradients_of_many(b.model, &u, false, cuts ? &cut : NULL);
+      float *again = gradients_of_many(b.model, &u, true, cuts ? &cut : NULL);
+      assert_memory_equal(found, again, b.model->params.elements * sizeof *found);
+      free(found);
+      free(again);
+    }
+    bench_close(&b);
+  }
+  assert_true(all && some && one);
+}
+
 /* The gradient along itself agrees with a central difference of the renormalized log-probabilities.  Only tokens well
  * inside of what is kept are scored; where the border moves, equal logits change places, and the sums do not jump. */
 static void test_the_gradient_of_cut_rows_by_difference(void **state) {
@@ -678,6 +735,7 @@ int main(void) {
       cmocka_unit_test(test_entropies_come_out_beside_the_gradient),
       cmocka_unit_test(test_cut_rows_have_the_same_bits_everywhere),
       cmocka_unit_test(test_chunks_of_cut_rows_only_change_the_order_of_sums),
+      cmocka_unit_test(test_logits_that_are_kept_give_the_bits_of_those_made_again),
       cmocka_unit_test(test_the_gradient_of_cut_rows_by_difference),
       cmocka_unit_test(test_unscored_tokens_leave_no_gradient),
       cmocka_unit_test(test_a_flipped_weight_bit_is_seen),

@@ -3,26 +3,27 @@
  *
  *   dst[r][lane] = dst[r][lane] + (even + odd)
  *
- * Registers: 12 rows x 2 vectors with AVX-512, 6 rows x 2 vectors otherwise, hold one chain: 24 (12) sums that do not wait for each
- * other, where an FMA's latency asks for 8, 2 vectors of w and one element of a: 27 of 32 (15 of 16).  The even chain runs
- * before the odd one, and its sums wait in memory.  Side by side they would leave room for half the rows, so that
- * widening a vector of w would serve half as many FMAs.  Sums over blocks stay in dst, in the first-level cache: 1 load
- * and 1 store for 32 FMAs.  With few rows (R x 2 < 8) the processor starts the odd chain before the even one is done.
+ * Registers: with AVX-512 8 rows x 2 vectors hold a chain, 16 sums, and both chains have room beside 2 vectors of w and one
+ * element of a.  Sums over blocks stay in dst, in the first-level cache: 1 load and 1 store for 32 FMAs.  A store of 64
+ * bytes takes as long as two FMAs on some processors, so where there are several blocks, 4 rows keep these sums in registers,
+ * too (micro_sums): 24 sums, none of which goes to memory.  Otherwise 6 rows x 2 vectors hold one chain in 12 of 16
+ * registers; the even chain runs before the odd one, and its sums wait in memory.  An FMA's latency asks for 8 sums at a time;
+ * with fewer the processor starts the odd chain before the even one is done.
  *
  * w is float, laid out by the caller, or pairs of bf16 (vec.h), widened in registers: one instruction for R FMAs.
  *
  * Bounds: an FMA, an addition, a multiplication and a widening take the same two ports of AVX-512.  Of 2 x 16 steps of
- * R x 2 sums, R x 4 additions and (of pairs) 64 widenings leave R / (R + 1 + R / 16): 84 % at 8 rows, 87 % at 12; of
- * floats 94 %. */
+ * R x 2 sums, R x 4 additions and (of pairs) 64 widenings leave R / (R + 1 + R / 16): 84 % at 8 rows; of floats 94 %.
+ * Where additions have ports of their own (AMD's), nothing is lost to them. */
 #ifndef LEASEHOLD_MODEL_CPU_ISA_MICRO_KERNEL_H
 #define LEASEHOLD_MODEL_CPU_ISA_MICRO_KERNEL_H
 
 #include "common/model/cpu/isa/vec.h"
 
 #if defined(__AVX512F__)
-enum { MICRO_ROWS = 12, MICRO_FEW = 16 /* sums of a chain */ };
+enum { MICRO_ROWS = 8, MICRO_FEW = 16 /* sums of a chain */, MICRO_SHORT = 6, RUN_ROWS = 4 };
 #else
-enum { MICRO_ROWS = 6, MICRO_FEW = 6 };
+enum { MICRO_ROWS = 6, MICRO_FEW = 6, MICRO_SHORT = 0, RUN_ROWS = MICRO_ROWS };
 #endif
 
 /* What w holds; a constant wherever it is passed, as is row_a, the distance between rows of a.  W_PAIRS_KEPT: pairs, whose
@@ -110,6 +111,11 @@ INLINE void micro_chain(vf acc[MICRO_ROWS][2], const struct block *b, const size
       for (int v = 0; v < NV; v++) acc[r][v] = (vf){0};
     }
   }
+  if (VL == 16 && R * NV <= MICRO_SHORT) { /* short steps, of which a loop costs a part: 1.2 times as fast with 3 rows */
+#pragma GCC unroll 3
+    for (int s = multiplies; s < b->steps; s++) micro_step(acc, &c, b, row_a, false, is_odd, R, NV, kind);
+    return;
+  }
 #if !defined(__AVX512F__) && defined(__AVX2__)
 #pragma GCC unroll 4
 #endif
@@ -170,29 +176,45 @@ INLINE void micro(const struct block *b, const size_t row_a, int row, int lane, 
   }
 }
 
+/* Whether a run of blocks keeps its sums in registers. */
+INLINE bool micro_keeps(const enum micro_w kind) { return VL == 16 && kind != W_PAIRS; }
+
+/* Adds a block of R rows, at most RUN_ROWS, to sums in registers. */
+INLINE void micro_sums(vf sums[RUN_ROWS][2], const struct block *b, const size_t row_a, int lane, const int R,
+                       const int NV, const enum micro_w kind) {
+  vf even[MICRO_ROWS][2], odd[MICRO_ROWS][2];
+  micro_chain(even, b, row_a, 0, lane, false, R, NV, kind);
+  micro_chain(odd, b, row_a, 0, lane, true, R, NV, kind);
+  UNROLL
+  for (int r = 0; r < R; r++) {
+    UNROLL
+    for (int v = 0; v < NV; v++) sums[r][v] = sums[r][v] + (even[r][v] + odd[r][v]);
+  }
+}
+
 /* Calls call(R) for the R that `rows` is, 1 to MICRO_ROWS: a constant for each, so that its sums stay in registers. */
 #define MICRO_CASE(R, call) \
   case R:                   \
     call(R);                \
     break
-#define MICRO_CASES_TO_6(call) \
+#define MICRO_CASES_TO_4(call) \
   MICRO_CASE(1, call);         \
   MICRO_CASE(2, call);         \
   MICRO_CASE(3, call);         \
-  MICRO_CASE(4, call);         \
+  MICRO_CASE(4, call)
+#define MICRO_CASES_TO_6(call) \
+  MICRO_CASES_TO_4(call);      \
   MICRO_CASE(5, call);         \
   MICRO_CASE(6, call)
 #if defined(__AVX512F__)
 #define MICRO_CASES(call) \
   MICRO_CASES_TO_6(call); \
   MICRO_CASE(7, call);    \
-  MICRO_CASE(8, call);    \
-  MICRO_CASE(9, call);    \
-  MICRO_CASE(10, call);   \
-  MICRO_CASE(11, call);   \
-  MICRO_CASE(12, call)
+  MICRO_CASE(8, call)
+#define RUN_CASES(call) MICRO_CASES_TO_4(call)
 #else
 #define MICRO_CASES(call) MICRO_CASES_TO_6(call)
+#define RUN_CASES(call)   MICRO_CASES_TO_6(call)
 #endif
 #define MICRO_BY_ROWS(rows, call) \
   do {                            \
@@ -200,6 +222,15 @@ INLINE void micro(const struct block *b, const size_t row_a, int row, int lane, 
       MICRO_CASES(call);          \
       default: break;             \
     }                             \
+  } while (0)
+
+/* The same of 1 to RUN_ROWS. */
+#define RUN_BY_ROWS(rows, call) \
+  do {                          \
+    switch (rows) {             \
+      RUN_CASES(call);          \
+      default: break;           \
+    }                           \
   } while (0)
 
 /* Rows [row, row + rows), at most MICRO_ROWS. */

@@ -3,9 +3,9 @@
  *
  *   T_CHUNK tokens of dy [N_BLOCK] and x [K_BLOCK], in memory -> floats, second-level cache -> sums [K_BLOCK / LANES][N_BLOCK][LANES]
  *
- * x lies by [32 lanes][token]: such a slice, T_CHUNK lines of 128 bytes, and MICRO_ROWS columns of dy are multiplied from the first-level
- * cache, where their sums stay meanwhile.  With AVX-512 these columns of dy lie together, too; groups of 6 would cost more to
- * make than they bring.  A window is tall because x is laid out once for all of its rows.  Sums are added to dW once at the
+ * x lies by [32 lanes][token]: such a slice, T_CHUNK lines of 128 bytes, and RUN_ROWS columns of dy are multiplied from the first-level
+ * cache.  With AVX-512 their sums stay in registers meanwhile, and 16 columns of dy lie together, a line of each token; groups
+ * of 6 would cost more to make than they bring.  A window is tall because x is laid out once for all of its rows.  Sums are added to dW once at the
  * end.  The next tokens are prefetched between the products, evenly: many at once hold up what is loaded meanwhile (weight_window.h). */
 #include "common/model/cpu/isa/gemm/weight_window.h"
 #include "common/model/cpu/isa/micro_kernel.h"
@@ -15,15 +15,15 @@ cpu_kernel ISA_NAME(gemm_weight_backward_bf16); /* of bf16: gemm_bf16.c */
 #endif
 
 enum {
-  N_BLOCK = 384, /* a multiple of MICRO_ROWS and of LANES */
+  N_BLOCK = 384, /* a multiple of DY_GROUP, ROW_UNIT and LANES */
   K_BLOCK = 256,
   LANES = 32
 };
 
 #if defined(__AVX512F__)
-enum { T_CHUNK = 128, DY_GROUP = MICRO_ROWS, DY_PAD = 0 };
+enum { T_CHUNK = 128, DY_GROUP = 16, ROW_UNIT = DY_GROUP, DY_PAD = 0 };
 #else
-enum { T_CHUNK = 64, DY_GROUP = N_BLOCK, DY_PAD = 16 /* so that tokens do not share cache sets */ };
+enum { T_CHUNK = 64, DY_GROUP = N_BLOCK, ROW_UNIT = RUN_ROWS, DY_PAD = 16 /* so that tokens do not share cache sets */ };
 #endif
 enum { DY_TOKEN = DY_GROUP + DY_PAD, DY_GROUP_SIZE = T_CHUNK * DY_TOKEN + 16 /* the last vector is stored whole */ };
 
@@ -68,22 +68,38 @@ INLINE int load_chunk(const struct weight_backward_args *c, struct weight_scratc
 
 /* R rows of a group against NV vectors of 32 lanes, over all places of the chunk. */
 INLINE void run_places(struct block b, int places, int lane, const int R, const int NV) {
-  for (int t = 0; t < places; t += 32, b.first = false) {
+  const bool keeps = micro_keeps(W_FLOATS);
+  vf sums[RUN_ROWS][2];
+  UNROLL
+  for (int r = 0; keeps && r < R; r++) {
+    UNROLL
+    for (int v = 0; v < NV; v++) sums[r][v] = b.first ? (vf){0} : vload(b.dst + r * LANES + lane + v * VL);
+  }
+  for (int t = 0; t < places; t += 32) {
     b.steps = places - t < 32 ? (places - t) / 2 : 16;
-    micro(&b, 1, 0, lane, R, NV, W_FLOATS);
+    if (keeps)
+      micro_sums(sums, &b, 1, lane, R, NV, W_FLOATS);
+    else
+      micro(&b, 1, 0, lane, R, NV, W_FLOATS);
+    b.first &= keeps;
     b.a += 32 * DY_TOKEN;
     b.w = (const float *)b.w + 32 * LANES;
+  }
+  UNROLL
+  for (int r = 0; keeps && r < R; r++) {
+    UNROLL
+    for (int v = 0; v < NV; v++) vstore(b.dst + r * LANES + lane + v * VL, sums[r][v]);
   }
 }
 
 static void multiply_chunk(struct weight_scratch *s, const struct window *w, int places, bool first,
                            struct ahead *ahead) {
   const int lanes = round_up(w->k_count, 16), rows_asked = ahead->end - ahead->t;
-  const int products = (w->k_count + LANES - 1) / LANES * ((w->n_count + MICRO_ROWS - 1) / MICRO_ROWS);
+  const int products = (w->k_count + LANES - 1) / LANES * ((w->n_count + RUN_ROWS - 1) / RUN_ROWS);
   int due = 0;
   for (int k = 0; k < lanes; k += LANES)
-    for (int n = 0; n < w->n_count; n += MICRO_ROWS) {
-      const int rows = w->n_count - n < MICRO_ROWS ? w->n_count - n : MICRO_ROWS;
+    for (int n = 0; n < w->n_count; n += RUN_ROWS) {
+      const int rows = w->n_count - n < RUN_ROWS ? w->n_count - n : RUN_ROWS;
       const struct block b = {.dst = s->sums[k / LANES][n],
                               .ldd = LANES,
                               .a = s->dy[n / DY_GROUP] + n % DY_GROUP,
@@ -98,9 +114,9 @@ static void multiply_chunk(struct weight_scratch *s, const struct window *w, int
 #define RUN_TWO(R) run_places(b, places, lane, R, 2)
 #define RUN_ONE(R) run_places(b, places, lane, R, 1)
         if (VL < 16 || k + VL < lanes)
-          MICRO_BY_ROWS(rows, RUN_TWO);
+          RUN_BY_ROWS(rows, RUN_TWO);
         else
-          MICRO_BY_ROWS(rows, RUN_ONE);
+          RUN_BY_ROWS(rows, RUN_ONE);
 #undef RUN_TWO
 #undef RUN_ONE
       }
@@ -133,7 +149,7 @@ static void window_compute(const struct weight_backward_args *c, struct weight_s
   add_sums(c, s, w);
 }
 
-const struct window_limit ISA_NAME(weight_windows) = {{N_BLOCK, K_BLOCK}, MICRO_ROWS};
+const struct window_limit ISA_NAME(weight_windows) = {{N_BLOCK, K_BLOCK}, ROW_UNIT};
 
 void ISA_NAME(gemm_weight_backward)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct weight_backward_args *c = args;
