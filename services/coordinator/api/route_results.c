@@ -496,13 +496,14 @@ enum rc result_execute(struct core *c, struct command *cmd, struct err *err) {
 }
 
 /* Generation-servers send safetensors; JSON is for people, who can read it. */
-static enum rc decode(struct http_request *r, struct lease_result *m, struct arena *arena, struct err *err) {
+static enum rc decode(struct http_request *r, struct command *cmd, struct err *err) {
   const struct json *json;
-  size_t len;
-  const char *bytes = http_body(r, &len);
-  if (http_body_is_bytes(r)) return lease_result_decode_tensors(m, bytes, len, arena, err);
+  if (http_body_is_bytes(r)) {
+    http_take_body(r, &cmd->taken);
+    return lease_result_decode_tensors(cmd->message, cmd->taken.data, cmd->taken.len, &cmd->arena, err);
+  }
   const enum rc rc = http_body_json(r, &json, err);
-  return rc == RC_OK ? lease_result_decode(m, json, arena, err) : rc;
+  return rc == RC_OK ? lease_result_decode(cmd->message, json, &cmd->arena, err) : rc;
 }
 
 /* The writer is one thread for everybody: what can be known without it is computed before. */
@@ -582,7 +583,7 @@ static void verdicts_prepare(struct core *c, struct command *cmd) {
 void handle_put_result(struct http_request *r, void *context) {
   struct err err = {0};
   struct command *cmd = command_for(r, result_execute, sizeof(struct lease_result));
-  enum rc rc = cmd ? decode(r, cmd->message, &cmd->arena, &err) : RC_OK;
+  enum rc rc = cmd ? decode(r, cmd, &err) : RC_OK;
   if (cmd && rc == RC_OK) rc = result_head_agrees(r, cmd->message, &err);
   if (cmd && rc == RC_OK) rc = digests_prepare(cmd->message, &cmd->arena, &err);
   if (cmd && rc == RC_OK) verdicts_prepare(context, cmd);
