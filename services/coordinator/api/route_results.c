@@ -344,13 +344,16 @@ static enum rc store_rollout(struct core *c, const struct lease_row *l, const st
   size_t ids_len;
   rc = token_bytes_pack(&ids, &ids_len, s->token_ids.items, s->token_ids.count, c->context->vocabulary, arena, err);
   if (rc != RC_OK) return rc;
-  rc = store_exec(c->store, err,
-                  "INSERT OR REPLACE INTO rollouts (run, round, group_ordinal, sample, partial, token_ids, logprobs, "
-                  "text) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+#define ROLLOUT_VALUES                                                                                                 \
+  "INTO rollouts (run, round, group_ordinal, sample, partial, token_ids, logprobs, text) VALUES (?1, ?2, ?3, ?4, ?5, ?6, " \
+  "?7, ?8)"
+  /* a row that nothing can be in the place of is not looked for, and cannot fail halfway */
+  rc = store_exec(c->store, err, again ? "INSERT OR REPLACE " ROLLOUT_VALUES : "INSERT " ROLLOUT_VALUES,
                   BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample), b_int(done == NULL),
                         b_blob(ids, ids_len),
                         b_blob(s->logprobs.items, s->logprobs.count * sizeof(float)),
                         done ? b_blob(done->text, done->text_len) : b_null()));
+#undef ROLLOUT_VALUES
   if (rc == RC_OK && !done) rc = note_handed_back(c, l, s, err);
   return rc == RC_OK ? store_parts(c, l, s, again, err) : rc;
 }
