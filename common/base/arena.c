@@ -1,7 +1,8 @@
-/* Allocates from a list of zeroed blocks that are freed together.
+/* Allocates from a list of blocks that are freed together.
  *
  * The head block is filled from the front; a large request gets a block of its own behind it, so that the rest of the
- * head stays usable.  The zeroes come from calloc.  Blocks of their own that the caller fills do without. */
+ * head stays usable.  Pieces are zeroed as they are given out, unless the caller fills them: a block that is zeroed as a
+ * whole costs more than what is used of it.  Only a block of its own gets its zeroes from calloc. */
 #include "common/base/arena.h"
 
 #include <stdbool.h>
@@ -42,14 +43,14 @@ static void *take(struct arena *a, size_t bytes, bool zeroed) {
       }
       return own->payload;
     }
-    struct arena_block *fresh = block_new(next_size, true);
+    struct arena_block *fresh = block_new(next_size, false);
     if (!fresh) return NULL;
     fresh->next = head;
     a->head = head = fresh;
   }
   void *p = head->payload + head->used;
   head->used += bytes;
-  return p;
+  return zeroed ? memset(p, 0, bytes) : p;
 }
 
 void *arena_alloc(struct arena *a, size_t count, size_t size) {

@@ -71,6 +71,9 @@ enum rc http_query_i64(const struct http_request *r, const char *name, int64_t d
                        int64_t *out, struct err *err);
 const char *http_header(const struct http_request *r, const char *name); /* case-insensitive; NULL when absent */
 const char *http_body(const struct http_request *r, size_t *len);
+/* Takes the body over: the caller frees *out, and the request has none any more.  It stays charged to the service's bodies
+ * for as long as the request lasts. */
+void http_take_body(struct http_request *r, struct buf *out);
 /* Does its Content-Type say application/octet-stream? */
 bool http_body_is_bytes(const struct http_request *r);
 /* The body as JSON, parsed by the first call; freed with the request.  The memory of its tree is charged to the

@@ -206,6 +206,11 @@ const char *http_body(const struct http_request *r, size_t *len) {
   return r->body.data == NULL ? "" : r->body.data;
 }
 
+void http_take_body(struct http_request *r, struct buf *out) {
+  *out = r->body;
+  r->body = (struct buf)BUF_INIT;
+}
+
 bool http_body_is_bytes(const struct http_request *r) {
   return http_media_is_bytes(http_header(r, MHD_HTTP_HEADER_CONTENT_TYPE));
 }

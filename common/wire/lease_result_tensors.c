@@ -122,8 +122,8 @@ static enum rc read_columns(struct columns *c, const struct st_file *f, struct a
   if (rc == RC_OK)
     rc = wire_tensor_read(&spans, &c->span_rows, f, "version_spans", ST_I64, c->span_columns, arena, err);
   if (rc == RC_OK) rc = wire_tensor_read(&samples, &c->sample_rows, f, "samples", ST_I32, COLUMNS, arena, err);
-  if (rc == RC_OK) rc = wire_tensor_read(&tokens, &c->token_rows, f, "token_ids", ST_I32, 0, arena, err);
-  if (rc == RC_OK) rc = wire_tensor_read(&logprobs, &c->logprob_rows, f, "logprobs", ST_F32, 0, arena, err);
+  if (rc == RC_OK) rc = wire_tensor_borrow(&tokens, &c->token_rows, f, "token_ids", ST_I32, arena, err);
+  if (rc == RC_OK) rc = wire_tensor_borrow(&logprobs, &c->logprob_rows, f, "logprobs", ST_F32, arena, err);
   if (rc == RC_OK) rc = wire_tensor_read(&segments, &c->segments.count, f, "segments", ST_I32, TENSOR_SEGMENT_COLUMNS, arena, err);
   if (rc != RC_OK) return rc;
   c->spans = spans;

@@ -2,6 +2,7 @@
 #include "common/wire/tensors.h"
 
 #include <float.h>
+#include <stdint.h>
 #include <string.h>
 
 enum rc wire_tensors_begin(struct buf *out, const struct st_entry *entries, size_t count, const char *key,
@@ -30,17 +31,36 @@ enum rc wire_tensors_counted(const struct st_file *f, size_t tensors, struct err
   return err_set(err, RC_INVALID, NULL, "expected %zu tensors, got %zu", tensors, st_count(f));
 }
 
+static enum rc find(const struct st_tensor **out, const struct st_file *f, const char *name, enum st_dtype dtype,
+                    int columns, struct err *err) {
+  const struct st_tensor *t = *out = st_find(f, name);
+  const int dims = columns ? 2 : 1;
+  if (t && t->dtype == dtype && t->dims == dims && (!columns || t->shape[1] == columns)) return RC_OK;
+  return err_set(err, RC_INVALID, name, "expected a tensor %s of %s with %d dimensions and %d columns, got %s", name,
+                 st_dtype_name(dtype), dims, columns ? columns : 1, t ? "another" : "none");
+}
+
 enum rc wire_tensor_read(void **out, size_t *rows, const struct st_file *f, const char *name, enum st_dtype dtype,
                          int columns, struct arena *arena, struct err *err) {
-  const struct st_tensor *t = st_find(f, name);
-  const int dims = columns ? 2 : 1;
-  if (!t || t->dtype != dtype || t->dims != dims || (columns && t->shape[1] != columns))
-    return err_set(err, RC_INVALID, name, "expected a tensor %s of %s with %d dimensions and %d columns, got %s", name,
-                   st_dtype_name(dtype), dims, columns ? columns : 1, t ? "another" : "none");
+  const struct st_tensor *t;
+  const enum rc rc = find(&t, f, name, dtype, columns, err);
+  if (rc != RC_OK) return rc;
   *rows = (size_t)t->shape[0];
   *out = arena_alloc_bytes(arena, t->bytes + 1);
   if (!*out) return err_set(err, RC_NO_MEMORY, NULL, "a tensor of %zu bytes was refused memory", t->bytes);
   memcpy(*out, st_data(f, t), t->bytes);
+  return RC_OK;
+}
+
+enum rc wire_tensor_borrow(void **out, size_t *rows, const struct st_file *f, const char *name,
+                           enum st_dtype dtype, struct arena *arena, struct err *err) {
+  const struct st_tensor *t;
+  const enum rc rc = find(&t, f, name, dtype, 0, err);
+  if (rc != RC_OK) return rc;
+  const uintptr_t at = (uintptr_t)st_data(f, t);
+  if (at % st_dtype_bytes(dtype) != 0) return wire_tensor_read(out, rows, f, name, dtype, 0, arena, err);
+  *rows = (size_t)t->shape[0];
+  *out = (void *)at;
   return RC_OK;
 }
 

@@ -65,6 +65,13 @@ static enum rc fill_token(struct tokenizer *t, struct token *token, struct match
   return token->bytes ? RC_OK : err_set(err, RC_NO_MEMORY, NULL, "the bytes of a token were refused memory");
 }
 
+static void fill_short_text(struct short_text *out, const struct token *token) {
+  *out = (struct short_text){.len = SHORT_TEXT_NONE};
+  if (token->special || token->bytes_len > SHORT_TEXT_BYTES) return;
+  if (token->bytes_len > 0) memcpy(out->bytes, token->bytes, token->bytes_len);
+  out->len = (uint8_t)token->bytes_len;
+}
+
 enum rc decoder_fill_bytes(struct tokenizer *t, struct err *err) {
   struct matcher m = {0};
   struct buf work[2] = {BUF_INIT, BUF_INIT};
@@ -73,5 +80,8 @@ enum rc decoder_fill_bytes(struct tokenizer *t, struct err *err) {
   matcher_end(&m);
   buf_free(&work[0]);
   buf_free(&work[1]);
+  t->short_texts = arena_alloc(&t->arena, (size_t)t->count + 1, sizeof *t->short_texts);
+  if (rc == RC_OK && !t->short_texts) rc = err_set(err, RC_NO_MEMORY, NULL, "the texts of %d tokens were refused memory", t->count);
+  for (int32_t id = 0; id < t->count && rc == RC_OK; id++) fill_short_text(&t->short_texts[id], &t->tokens[id]);
   return rc;
 }

@@ -37,6 +37,13 @@ struct token {
   bool in_model, added, special;
 };
 
+/* The bytes of most tokens, so that a text is put together without a call for each and from few cache lines. */
+enum { SHORT_TEXT_BYTES = 7, SHORT_TEXT_NONE = 8 };
+struct short_text {
+  char bytes[SHORT_TEXT_BYTES];
+  uint8_t len; /* SHORT_TEXT_NONE: longer, or a special token, which may be left out */
+};
+
 /* Content to id: open addressing, -1 is free. */
 struct token_map {
   int32_t *slots;
@@ -151,6 +158,7 @@ enum model_kind { MODEL_BPE, MODEL_UNIGRAM };
 
 struct tokenizer {
   struct arena arena;   /* contents, bytes and literals */
+  struct short_text *short_texts; /* [count] */
   struct token *tokens; /* [count], indexed by id */
   int32_t count;
   struct token_map map;

@@ -344,13 +344,16 @@ static enum rc store_rollout(struct core *c, const struct lease_row *l, const st
   size_t ids_len;
   rc = token_bytes_pack(&ids, &ids_len, s->token_ids.items, s->token_ids.count, c->context->vocabulary, arena, err);
   if (rc != RC_OK) return rc;
-  rc = store_exec(c->store, err,
-                  "INSERT OR REPLACE INTO rollouts (run, round, group_ordinal, sample, partial, token_ids, logprobs, "
-                  "text) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+#define ROLLOUT_VALUES                                                                                                 \
+  "INTO rollouts (run, round, group_ordinal, sample, partial, token_ids, logprobs, text) VALUES (?1, ?2, ?3, ?4, ?5, ?6, " \
+  "?7, ?8)"
+  /* a row that nothing can be in the place of is not looked for, and cannot fail halfway */
+  rc = store_exec(c->store, err, again ? "INSERT OR REPLACE " ROLLOUT_VALUES : "INSERT " ROLLOUT_VALUES,
                   BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample), b_int(done == NULL),
                         b_blob(ids, ids_len),
                         b_blob(s->logprobs.items, s->logprobs.count * sizeof(float)),
                         done ? b_blob(done->text, done->text_len) : b_null()));
+#undef ROLLOUT_VALUES
   if (rc == RC_OK && !done) rc = note_handed_back(c, l, s, err);
   return rc == RC_OK ? store_parts(c, l, s, again, err) : rc;
 }
@@ -496,13 +499,14 @@ enum rc result_execute(struct core *c, struct command *cmd, struct err *err) {
 }
 
 /* Generation-servers send safetensors; JSON is for people, who can read it. */
-static enum rc decode(struct http_request *r, struct lease_result *m, struct arena *arena, struct err *err) {
+static enum rc decode(struct http_request *r, struct command *cmd, struct err *err) {
   const struct json *json;
-  size_t len;
-  const char *bytes = http_body(r, &len);
-  if (http_body_is_bytes(r)) return lease_result_decode_tensors(m, bytes, len, arena, err);
+  if (http_body_is_bytes(r)) {
+    http_take_body(r, &cmd->taken);
+    return lease_result_decode_tensors(cmd->message, cmd->taken.data, cmd->taken.len, &cmd->arena, err);
+  }
   const enum rc rc = http_body_json(r, &json, err);
-  return rc == RC_OK ? lease_result_decode(m, json, arena, err) : rc;
+  return rc == RC_OK ? lease_result_decode(cmd->message, json, &cmd->arena, err) : rc;
 }
 
 /* The writer is one thread for everybody: what can be known without it is computed before. */
@@ -582,7 +586,7 @@ static void verdicts_prepare(struct core *c, struct command *cmd) {
 void handle_put_result(struct http_request *r, void *context) {
   struct err err = {0};
   struct command *cmd = command_for(r, result_execute, sizeof(struct lease_result));
-  enum rc rc = cmd ? decode(r, cmd->message, &cmd->arena, &err) : RC_OK;
+  enum rc rc = cmd ? decode(r, cmd, &err) : RC_OK;
   if (cmd && rc == RC_OK) rc = result_head_agrees(r, cmd->message, &err);
   if (cmd && rc == RC_OK) rc = digests_prepare(cmd->message, &cmd->arena, &err);
   if (cmd && rc == RC_OK) verdicts_prepare(context, cmd);

@@ -440,7 +440,7 @@ static enum rc grant_plan(struct core *c, const struct open_round *r, struct liv
                           struct planned_lease *plan, int *planned, struct arena *arena, struct err *err) {
   int samples = 0, take = 0;
   int64_t waiting = 0;
-  struct candidates *all = arena_alloc(arena, 1, sizeof *all);
+  struct candidates *all = arena_alloc_bytes(arena, sizeof *all); /* as far as its counts say */
   *planned = 0;
   if (!all)
     return err_set(err, RC_NO_MEMORY, NULL, "a plan over %d groups was refused memory", FRONTIER_CANDIDATES_MAX);

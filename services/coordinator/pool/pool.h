@@ -18,7 +18,11 @@
 #include "services/coordinator/pool/prompt_lengths.h"
 #include "services/coordinator/pool/registration_rate.h"
 #include "services/coordinator/pool/waiting.h"
+#include <stdatomic.h>
+
 #include "services/coordinator/writer/core_state.h"
+
+enum { WORKERS_KNOWN = 8192 };
 
 /* The part of a live worker's state that changes too often, or means too little after a restart, to be read back from
  * the database. */
@@ -64,6 +68,7 @@ struct pool {
   struct prompt_lengths prompt_lengths;
   struct waiting waiting; /* of its open round */
   struct granted *granted; /* for any thread */
+  _Atomic int64_t known[WORKERS_KNOWN]; /* for any thread: ids by their remainders, of workers that were found registered */
   struct {                 /* for any thread: registrations.h */
     pthread_mutex_t mutex; /* guards rate */
     struct registration_rate rate;

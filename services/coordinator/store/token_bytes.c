@@ -3,10 +3,27 @@
 
 #include <string.h>
 
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "ids are stored from memory as little-endian bytes");
+
 enum { NARROW = 2, MIDDLE = 3, WIDE = 4 };
 
 static size_t width_for(int32_t vocabulary) {
   return vocabulary <= 1 << 16 ? NARROW : vocabulary <= 1 << 24 ? MIDDLE : WIDE;
+}
+
+/* Most vocabularies', so by a loop that a compiler turns into vectors: as many at once, and no way out. */
+static void pack_narrow(unsigned char *to, const int32_t *ids, size_t count) {
+  enum { AT_ONCE = 32 };
+  uint16_t narrow[AT_ONCE];
+  size_t i = 0;
+  for (; i + AT_ONCE <= count; i += AT_ONCE) {
+    for (size_t k = 0; k < AT_ONCE; k++) narrow[k] = (uint16_t)ids[i + k];
+    memcpy(to + i * NARROW, narrow, sizeof narrow);
+  }
+  for (; i < count; i++) {
+    to[i * NARROW] = (unsigned char)ids[i];
+    to[i * NARROW + 1] = (unsigned char)(ids[i] >> 8);
+  }
 }
 
 enum rc token_bytes_pack(const void **out, size_t *len, const int32_t *ids, size_t count, int32_t vocabulary,
@@ -18,10 +35,11 @@ enum rc token_bytes_pack(const void **out, size_t *len, const int32_t *ids, size
   unsigned char *to = arena_alloc_bytes(arena, *len + 1);
   if (!to) return err_set(err, RC_NO_MEMORY, NULL, "%zu token ids were refused memory", count);
   *out = to;
-  for (size_t i = 0; i < count; i++, to += width) {
+  if (width == NARROW) pack_narrow(to, ids, count);
+  for (size_t i = 0; width == MIDDLE && i < count; i++, to += width) {
     to[0] = (unsigned char)ids[i];
     to[1] = (unsigned char)(ids[i] >> 8);
-    if (width == MIDDLE) to[2] = (unsigned char)(ids[i] >> 16);
+    to[2] = (unsigned char)(ids[i] >> 16);
   }
   return RC_OK;
 }

@@ -27,6 +27,7 @@ struct command *command_for(struct http_request *r, command_execute execute, siz
 void command_free(struct command *cmd) {
   if (!cmd) return;
   buf_free(&cmd->body);
+  buf_free(&cmd->taken);
   arena_free(&cmd->arena);
   free(cmd);
 }

@@ -2,7 +2,7 @@
  *
  *   handler, driver: command_new, message filled --core_submit, core_call--> writer: execute --> answered, freed
  *
- * A command owns its memory (arena, body) and may outlive the HTTP request that it came from.  Its maker owns
+ * A command owns its memory (arena, bodies) and may outlive the HTTP request that it came from.  Its maker owns
  * it until core takes it; from then on the writer does. */
 #ifndef LEASEHOLD_COORDINATOR_WRITER_COMMAND_H
 #define LEASEHOLD_COORDINATOR_WRITER_COMMAND_H
@@ -21,6 +21,7 @@ struct command {
   command_execute execute;
   struct arena arena; /* message and what it points to */
   void *message;
+  struct buf taken; /* the request's body, where the message borrows from it */
   const char *id; /* the path's {id}, or NULL */
   struct log_context log; /* its maker's, and the writer's while it is carried out */
   struct token_claim caller; /* core_submit's; roles 0: no token was asked for, or nobody called */

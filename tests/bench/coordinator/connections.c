@@ -149,10 +149,11 @@ bool connection_http_answer(struct connection *c, int *status, const char **body
   return true;
 }
 
-void connection_http_ask(struct connection *c, const char *method, const char *path, const char *type, const void *body,
-                         size_t len) {
+void connection_http_ask(struct connection *c, const char *method, const char *path, const char *type,
+                         const char *const *headers, const void *body, size_t len) {
   buf_printf(&c->out, "%s %s HTTP/1.1\r\nHost: bench\r\n", method, path);
   if (body) buf_printf(&c->out, "Content-Type: %s\r\nContent-Length: %zu\r\n", type, len);
+  for (; headers && *headers; headers++) buf_printf(&c->out, "%s\r\n", *headers);
   buf_puts(&c->out, "\r\n");
   if (body) buf_append(&c->out, body, len);
   c->asked_us = bench_now_us();

@@ -47,8 +47,8 @@ void connection_flush(struct connections *all, struct connection *c);
 /* A whole HTTP answer at the front of `in`, which is taken; false: not yet.  The body lies in `in` until the next call
  * that sends or takes. */
 bool connection_http_answer(struct connection *c, int *status, const char **body, size_t *len);
-void connection_http_ask(struct connection *c, const char *method, const char *path, const char *type, const void *body,
-                         size_t len);
+void connection_http_ask(struct connection *c, const char *method, const char *path, const char *type,
+                         const char *const *headers, const void *body, size_t len);
 
 void durations_add(struct durations *d, int64_t us);
 int64_t durations_percentile(struct durations *d, double q); /* sorts */

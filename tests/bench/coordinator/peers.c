@@ -156,9 +156,9 @@ static bool health_answered(struct connection *c) {
 static void floor_ask(struct peer *p, struct connection *c) {
   if (p->puts[c->index]-- == 0) {
     p->puts[c->index] = p->load->puts;
-    connection_http_ask(c, "POST", "/v1/workers/w100/leases", "application/json", p->record.data, p->load->asked);
+    connection_http_ask(c, "POST", "/v1/workers/w100/leases", "application/json", NULL, p->record.data, p->load->asked);
   } else {
-    connection_http_ask(c, "PUT", "/v1/leases/r1.0.100.1/result", "application/octet-stream", p->record.data,
+    connection_http_ask(c, "PUT", "/v1/leases/r1.0.100.1/result", "application/octet-stream", NULL, p->record.data,
                         p->record.len);
   }
 }
@@ -176,7 +176,7 @@ static void ask(struct peer *p, struct connection *c) {
   else if (p->puts)
     floor_ask(p, c);
   else
-    connection_http_ask(c, "GET", "/healthz", NULL, NULL, 0);
+    connection_http_ask(c, "GET", "/healthz", NULL, NULL, NULL, 0);
   c->asked_us = bench_now_us();
 }
 

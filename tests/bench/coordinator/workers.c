@@ -8,6 +8,7 @@
 
 #include "common/base/clock.h"
 #include "common/client/coordinator_client.h"
+#include "common/wire/claim.h"
 #include "tests/bench/coordinator/connections.h"
 #include "tests/unit/coordinator/fake_trainer.h"
 
@@ -58,8 +59,8 @@ struct workers {
 /* ---- requests ---- */
 
 static void send_body(struct workers *w, struct connection *c, const char *method, const char *path, const char *type,
-                      struct buf *body) {
-  connection_http_ask(c, method, path, type, body->data, body->len);
+                      const char *const *headers, struct buf *body) {
+  connection_http_ask(c, method, path, type, headers, body->data, body->len);
   buf_free(body);
   connection_flush(w->all, c);
 }
@@ -72,7 +73,7 @@ static void ask_register(struct workers *w, struct connection *c) {
       .name = name, .kind = WORKER_GENERATION, .url = "http://127.0.0.1:9", .slots = w->load->slots};
   worker_register_encode(&m, &body);
   w->items[c->index].asked = ASKED_REGISTER;
-  send_body(w, c, "POST", "/v1/workers", "application/json", &body);
+  send_body(w, c, "POST", "/v1/workers", "application/json", NULL, &body);
 }
 
 static void ask_poll(struct workers *w, struct connection *c) {
@@ -88,7 +89,7 @@ static void ask_poll(struct workers *w, struct connection *c) {
   lease_request_encode(&m, &body);
   w->asked_bytes = body.len;
   e->asked = ASKED_POLL;
-  send_body(w, c, "POST", path, "application/json", &body);
+  send_body(w, c, "POST", path, "application/json", NULL, &body);
 }
 
 static void ask_beat(struct workers *w, struct connection *c) {
@@ -99,7 +100,7 @@ static void ask_beat(struct workers *w, struct connection *c) {
   snprintf(path, sizeof path, "/v1/workers/%s/heartbeat", e->id);
   worker_heartbeat_encode(&m, &body);
   e->asked = ASKED_BEAT;
-  send_body(w, c, "POST", path, "application/json", &body);
+  send_body(w, c, "POST", path, "application/json", NULL, &body);
 }
 
 static void ask_result(struct workers *w, struct connection *c) {
@@ -109,6 +110,7 @@ static void ask_result(struct workers *w, struct connection *c) {
   struct sample_segment segment = {.count = h->tokens, .loss_mask = true};
   struct version_span span = {.version = h->version, .count = h->tokens, .fresh = true};
   char path[LIMIT_NAME_MAX + 32];
+  struct claim_lines claim;
   struct buf body = BUF_INIT;
   struct err err;
   for (int i = 0; i < h->count; i++) {
@@ -132,7 +134,8 @@ static void ask_result(struct workers *w, struct connection *c) {
   snprintf(path, sizeof path, "/v1/leases/%s/result", h->id);
   e->asked = ASKED_RESULT;
   e->body_len = body.len;
-  send_body(w, c, "PUT", path, "application/octet-stream", &body);
+  claim_write(&claim, w->epoch, h->fence, e->id);
+  send_body(w, c, "PUT", path, "application/octet-stream", claim.lines, &body);
 }
 
 /* ---- answers ---- */

@@ -156,9 +156,10 @@ static void on_result(struct http_request *r, void *context) {
     return;
   }
   const int i = play.result_count;
+  const char *kept = i < RESULTS_MAX ? arena_strndup(&play.results[i].arena, bytes, len) : NULL;
   const enum rc rc =
-      i < RESULTS_MAX ? lease_result_decode_tensors(&play.results[i].result, bytes, len, &play.results[i].arena, &err)
-                      : err_set(&err, RC_FULL, NULL, "too many results");
+      kept ? lease_result_decode_tensors(&play.results[i].result, kept, len, &play.results[i].arena, &err)
+           : err_set(&err, RC_FULL, NULL, "too many results");
   if (rc == RC_OK) snprintf(play.results[play.result_count++].id, LIMIT_NAME_MAX, "%s", http_param(r, "id"));
   unlock();
   if (rc != RC_OK) {
