@@ -30,8 +30,6 @@ void digest_update_text(struct digest_state *s, const char *text);
 /* The state must be begun again before it is used again. */
 void digest_end(struct digest *out, struct digest_state *s);
 void digest_of(struct digest *out, const void *bytes, size_t len);
-/* Of two messages of one length: in little more than the time of one, where the CPU has instructions for it. */
-void digest_of_two(struct digest out[2], const void *a, const void *b, size_t len);
 
 /* Writes 2 * count lower-case hexadecimal digits and NUL.  Reads them back: false unless text is exactly so many
  * digits, of either case. */

@@ -148,23 +148,11 @@ static void chain_numbers(struct digest *chain, uint64_t tag, uint64_t a, uint64
   digest_of(chain, bytes, sizeof bytes);
 }
 
-/* chain := SHA-256(chain || of), of: an array's SHA-256 */
-static void chain_digest(struct digest *chain, const struct digest *of) {
-  const struct digest both[2] = {*chain, *of};
+/* chain := SHA-256(chain || SHA-256(array)) */
+static void chain_array(struct digest *chain, const void *items, size_t bytes_count) {
+  struct digest both[2] = {*chain, {{0}}};
+  digest_of(&both[1], items, bytes_count);
   digest_of(chain, both, sizeof both);
-}
-
-static void chain_tokens(struct digest *chain, const struct sample_result *s) {
-  struct digest arrays[2]; /* of ids and of log-probabilities, each of four bytes */
-  const size_t ids = s->token_ids.count * sizeof(int32_t), logprobs = s->logprobs.count * sizeof(float);
-  if (ids == logprobs) {
-    digest_of_two(arrays, s->token_ids.items, s->logprobs.items, ids);
-  } else {
-    digest_of(&arrays[0], s->token_ids.items, ids);
-    digest_of(&arrays[1], s->logprobs.items, logprobs);
-  }
-  chain_digest(chain, &arrays[0]);
-  chain_digest(chain, &arrays[1]);
 }
 
 enum { TAG_HEAD = 1, TAG_SEGMENT = 2, TAG_SPAN = 3, TAG_SPAN_NOT_FRESH = 4 };
@@ -174,7 +162,8 @@ void sample_result_digest(struct digest *out, const struct sample_result *s) {
   struct digest chain;
   digest_of(&chain, domain, sizeof domain);
   chain_numbers(&chain, TAG_HEAD, s->token_ids.count, s->logprobs.count, (uint64_t)s->finish);
-  chain_tokens(&chain, s);
+  chain_array(&chain, s->token_ids.items, s->token_ids.count * sizeof(int32_t));
+  chain_array(&chain, s->logprobs.items, s->logprobs.count * sizeof(float));
   for (size_t i = 0; i < s->segment_count;) {
     const bool mask = s->segments[i].loss_mask;
     const int32_t start = s->segments[i].start;

@@ -21,32 +21,6 @@ static void test_known_answers(void **state) {
   assert_hex(&d, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
 }
 
-/* Whole messages may take another way than pieces, and two at once another again: around the ends of blocks above all. */
-static void test_whole_messages_equal_pieces_at_every_length(void **state) {
-  (void)state;
-  enum { LONGEST = 300, ASKEW = 3 };
-  uint8_t bytes[2][LONGEST + ASKEW];
-  for (size_t i = 0; i < sizeof bytes[0]; i++) {
-    bytes[0][i] = (uint8_t)(i * 167 >> 2);
-    bytes[1][i] = (uint8_t)(i * 89 >> 1);
-  }
-  for (size_t len = 0; len <= LONGEST; len++) {
-    struct digest two[2], one, pieces;
-    digest_of_two(two, bytes[0] + 1, bytes[1] + ASKEW, len);
-    for (int i = 0; i < 2; i++) {
-      const uint8_t *message = bytes[i] + (i ? ASKEW : 1);
-      struct digest_state s;
-      digest_of(&one, message, len);
-      digest_begin(&s);
-      digest_update(&s, message, len / 2);
-      digest_update(&s, message + len / 2, len - len / 2);
-      digest_end(&pieces, &s);
-      assert_true(digest_equal(&one, &pieces));
-      assert_true(digest_equal(&two[i], &pieces));
-    }
-  }
-}
-
 static void test_pieces_equal_the_whole(void **state) {
   (void)state;
   struct digest whole, pieces;
@@ -107,7 +81,6 @@ static void test_hex_round_trip_and_refusals(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_known_answers),
-      cmocka_unit_test(test_whole_messages_equal_pieces_at_every_length),
       cmocka_unit_test(test_pieces_equal_the_whole),
       cmocka_unit_test(test_a_digest_takes_no_memory),
       cmocka_unit_test(test_hex_round_trip_and_refusals),
