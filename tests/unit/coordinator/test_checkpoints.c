@@ -1,17 +1,13 @@
 /* The log's pages: gathered before they are written, and copied into the database beside the writer.  What would break:
  * a commit that is acknowledged is not in the file yet, a spilled transaction that is undone damages the log, the log
- * grows for ever under a writer that never stops or behind a reader that has left, pages that could not be copied are
- * forgotten with the log. */
+ * grows for ever under a writer that never stops or behind a reader that has left. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
-#include <errno.h>
-#include <sqlite3.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "common/base/buf.h"
 #include "common/base/clock.h"
@@ -200,89 +196,13 @@ static void a_reader_keeps_the_log_only_while_it_reads(void **state) {
   checkpoints_stop(c);
 }
 
-/* What is copied lies in the database once the checkpoint is over, whatever the order of its pages in the log. */
-static void pages_are_copied_whole_and_in_their_places(void **state) {
-  struct fixture *f = *state;
-  struct store *own, *alone;
-  int copied = 0;
-  char path[64];
-  assert_int_equal(store_open(&own, f->path, false, NULL), RC_OK);
-  for (int64_t key = 0; key < 60; key++) insert(f, key * 37 % 60, (size_t)(key * 1999 % 90000));
-  assert_int_equal(store_exec(f->store, NULL, "DELETE FROM t WHERE k % 7 = 3", NO_BINDS), RC_OK);
-  for (int64_t key = 60; key < 90; key++) insert(f, key, 3 * PAGE);
-  assert_int_equal(store_checkpoint(own, &copied, NULL), RC_OK);
-  assert_true(copied > 600);
-  snprintf(path, sizeof path, "%s/alone.sqlite", f->dir); /* without its log */
-  copy_file(f->path, path);
-  assert_int_equal(store_open(&alone, path, false, NULL), RC_OK);
-  assert_whole(alone);
-  assert_int_equal(count(alone, "SELECT sum(k * length(b)) FROM t"), count(f->store, "SELECT sum(k * length(b)) FROM t"));
-  struct rows a, b;
-  bool row_a = true, row_b = true;
-  assert_int_equal(store_query(alone, &a, NULL, "SELECT b FROM t ORDER BY k", NO_BINDS), RC_OK);
-  assert_int_equal(store_query(f->store, &b, NULL, "SELECT b FROM t ORDER BY k", NO_BINDS), RC_OK);
-  while (rows_next(&a, &row_a, NULL) == RC_OK && rows_next(&b, &row_b, NULL) == RC_OK && row_a && row_b) {
-    size_t len_a, len_b;
-    const void *bytes_a = rows_blob(&a, 0, &len_a), *bytes_b = rows_blob(&b, 0, &len_b);
-    assert_int_equal(len_a, len_b);
-    assert_memory_equal(bytes_a, bytes_b, len_a);
-  }
-  assert_true(row_a == row_b);
-  rows_end(&a);
-  rows_end(&b);
-  store_close(alone);
-  store_close(own);
-}
-
-/* Writes to the database fail; those to its log do not. */
-static ssize_t write_no_database(int fd, const void *from, size_t len, off_t at) {
-  char link[32], path[64] = "";
-  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-  const ssize_t path_len = readlink(link, path, sizeof path - 1);
-  const bool database = path_len > 0 && strcmp(path + path_len - 3, "ite") == 0;
-  if (!database) return pwrite(fd, from, len, at);
-  errno = ENOSPC;
-  return -1;
-}
-
-/* A reader holds the end of the log, so SQLite neither syncs nor truncates the database, and counts the pages as copied.
- * The last test: nothing is written to any log of this process after it. */
-static void nothing_is_committed_once_a_copied_page_is_lost(void **state) {
-  struct fixture *f = *state;
-  sqlite3_vfs *unix_vfs = sqlite3_vfs_find("unix");
-  const char *name = unix_vfs->xGetSystemCall(unix_vfs, "pwrite64") ? "pwrite64" : "pwrite";
-  struct store *own;
-  struct readers *readers;
-  struct store *reader;
-  int copied = 0;
-  assert_int_equal(store_open(&own, f->path, false, NULL), RC_OK);
-  insert(f, 0, 5 * PAGE);
-  assert_int_equal(readers_create(&readers, f->path, NULL), RC_OK);
-  assert_int_equal(readers_take(readers, &reader, NULL), RC_OK);
-  assert_int_equal(count(reader, "SELECT count(*) FROM t"), 1);
-  insert(f, 1, PAGE);
-  assert_int_equal(unix_vfs->xSetSystemCall(unix_vfs, name, (sqlite3_syscall_ptr)write_no_database), SQLITE_OK);
-  store_checkpoint(own, &copied, NULL);
-  assert_int_equal(unix_vfs->xSetSystemCall(unix_vfs, name, NULL), SQLITE_OK);
-  assert_int_equal(store_exec(f->store, NULL, "INSERT INTO t VALUES (2, x'00')", NO_BINDS), RC_IO);
-  struct store *after = as_after_a_kill(f);
-  assert_int_equal(count(after, "SELECT sum(length(b)) FROM t"), 6 * PAGE);
-  assert_whole(after);
-  store_close(after);
-  readers_give(readers, reader);
-  readers_destroy(readers);
-  store_close(own);
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(pages_are_copied_whole_and_in_their_places, setup, teardown),
       cmocka_unit_test_setup_teardown(a_commit_is_in_the_log_when_it_returns, setup, teardown),
       cmocka_unit_test_setup_teardown(a_spilled_transaction_is_read_back_and_undone, setup, teardown),
       cmocka_unit_test_setup_teardown(the_log_begins_anew_under_a_writer_that_never_stops, setup, teardown),
       cmocka_unit_test_setup_teardown(the_writer_copies_the_last_pages, setup, teardown),
       cmocka_unit_test_setup_teardown(a_reader_keeps_the_log_only_while_it_reads, setup, teardown),
-      cmocka_unit_test_setup_teardown(nothing_is_committed_once_a_copied_page_is_lost, setup, teardown),
   };
   return cmocka_run_group_tests_name("coordinator/checkpoints", tests, NULL, NULL);
 }
