@@ -44,8 +44,9 @@ def audit_caught(cluster, run, liar, may_miss=False):
     assert quarantined(cluster, run) == ["liar"] and [subject for subject, _ in named] == ["liar"]
     assert refused and all("(liar) sent" in detail for _, detail in refused), refused
     status = cluster.status(run)
-    dropped = cluster.query("SELECT count(*) FROM groups WHERE run = ? AND reason = 'refused'", number(run))[0][0]
-    assert sum(row["lag"]["groups_refused"] for row in status["history"]) == dropped > 0
+    # those that were only found inexact, the policy moving fast, left their steps too, and accuse nobody
+    dropped = dict(cluster.query("SELECT reason, count(*) FROM groups WHERE run = ? AND reason IN ('refused', 'inexact') GROUP BY reason", number(run)))
+    assert sum(row["lag"]["groups_refused"] for row in status["history"]) == sum(dropped.values()) and dropped.get("refused", 0) > 0, dropped
     return status
 
 
