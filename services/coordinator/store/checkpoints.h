@@ -10,7 +10,8 @@
  *
  * Durability is SQLite's own: the log is synced before anything is copied, and it begins anew only behind a sync of the
  * database, so a kill at any moment loses nothing.  A copy that fails (disk full) is logged and tried again later; the
- * log grows meanwhile.  core.c starts and stops it; checkpoints_go_on is called by the writer's thread alone. */
+ * log grows meanwhile.  Where only its last pages fail the process ends (wal_gather.h).  core.c starts and stops it;
+ * checkpoints_go_on is called by the writer's thread alone. */
 #ifndef LEASEHOLD_COORDINATOR_STORE_CHECKPOINTS_H
 #define LEASEHOLD_COORDINATOR_STORE_CHECKPOINTS_H
 
