@@ -89,8 +89,10 @@ static enum rc prompts_read(struct core *c, const struct open_round *r, int grou
                             struct err *err) {
   struct rows q;
   bool row;
-  for (int g = 0; g < groups; g++) most[g] = (float)c->context->config.sampling.max_new_tokens;
-  for (int g = 0; g < groups; g++) prompts[g] = -1;
+  for (int g = 0; g < groups; g++) {
+    most[g] = (float)c->context->config.sampling.max_new_tokens;
+    prompts[g] = -1;
+  }
   enum rc rc = store_query(c->store, &q, err,
                            "SELECT ordinal, max_new_tokens, dataset_index FROM groups WHERE run = ?1 AND round = ?2 AND "
                            "ordinal < ?3",

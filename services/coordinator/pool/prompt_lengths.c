@@ -6,7 +6,6 @@
 #include "services/coordinator/decide/ordinals.h"
 
 enum rc prompt_lengths_begin(struct prompt_lengths *p, int64_t run, int32_t prompts, struct err *err) {
-  if (p->tokens && p->run == run && p->prompts == prompts) return RC_OK;
   prompt_lengths_free(p);
   float *const tokens = calloc((size_t)prompts, sizeof *tokens);
   if (!tokens) return err_set(err, RC_NO_MEMORY, NULL, "memory for the lengths of %d prompts was refused", prompts);

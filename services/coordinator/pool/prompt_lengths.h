@@ -27,7 +27,7 @@ struct prompt_lengths {
   struct rate drift; /* tokens of the last groups by those that were remembered of their prompts */
 };
 
-/* Of this run from now on, with nothing known; what was known of the same one stays. */
+/* Of this run from now on, with nothing known. */
 enum rc prompt_lengths_begin(struct prompt_lengths *p, int64_t run, int32_t prompts, struct err *err);
 void prompt_lengths_free(struct prompt_lengths *p);
 /* Of a group of the run: tokens of a sample in the mean.  Those of other runs and unknown prompts are passed over. */
@@ -36,7 +36,7 @@ void prompt_lengths_note(struct prompt_lengths *p, int64_t run, int64_t prompt, 
 bool prompt_lengths_expect(const struct prompt_lengths *p, int64_t run, const int32_t *prompts, int32_t count,
                            float *expected);
 
-/* Begun, unless it is this run's already, and filled with what the ledger has of the run. */
+/* Unless it is this run's already: begun, and filled with what the ledger has of the run. */
 enum rc prompt_lengths_open(struct prompt_lengths *p, struct store *store, int64_t run, int32_t prompts, int64_t now_ms,
                             struct err *err);
 

@@ -216,22 +216,17 @@ INLINE void micro_sums(vf sums[RUN_ROWS][2], const struct block *b, const size_t
 #define MICRO_CASES(call) MICRO_CASES_TO_6(call)
 #define RUN_CASES(call)   MICRO_CASES_TO_6(call)
 #endif
-#define MICRO_BY_ROWS(rows, call) \
-  do {                            \
-    switch (rows) {               \
-      MICRO_CASES(call);          \
-      default: break;             \
-    }                             \
+#define SWITCH_ROWS(rows, cases) \
+  do {                           \
+    switch (rows) {              \
+      cases;                     \
+      default: break;            \
+    }                            \
   } while (0)
+#define MICRO_BY_ROWS(rows, call) SWITCH_ROWS(rows, MICRO_CASES(call))
 
 /* The same of 1 to RUN_ROWS. */
-#define RUN_BY_ROWS(rows, call) \
-  do {                          \
-    switch (rows) {             \
-      RUN_CASES(call);          \
-      default: break;           \
-    }                           \
-  } while (0)
+#define RUN_BY_ROWS(rows, call) SWITCH_ROWS(rows, RUN_CASES(call))
 
 /* Rows [row, row + rows), at most MICRO_ROWS. */
 INLINE void micro_group(const struct block *b, const size_t row_a, int row, int rows, int lane, const int NV,
