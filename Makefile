@@ -133,8 +133,10 @@ $(BUILD)/lib/lib$(1).a: $(call OBJ,$(SRC_$(1))) $(if $(filter model,$(1)),$(OBJ_
 endef
 $(foreach m,$(MODULES),$(eval $(call LIB_RULE,$(m))))
 
-# libraries and system libraries of module $(1), itself included
-LINK_LIBS = $(foreach m,$(1) $(DEP_$(1)),$(BUILD)/lib/lib$(m).a)
+# Libraries and system libraries of module $(1), itself included.  PLAIN=folder: a build that has those of these modules already,
+# which are the same in this one.
+PLAIN_MODULES := json safetensors template wire http client comm model
+LINK_LIBS = $(foreach m,$(1) $(DEP_$(1)),$(or $(and $(PLAIN),$(filter $(PLAIN_MODULES),$(m)),$(PLAIN)),$(BUILD))/lib/lib$(m).a)
 LINK_SYS  = $(foreach m,$(1) $(DEP_$(1)),$(LIB_$(m)))
 
 # --- NCCL between the pool's GPUs (make cuda NCCL=1): what the services link for it ---------------------------------------
@@ -506,8 +508,8 @@ load: ## time health checks under load, on an otherwise idle machine (needs `mak
 bench-smoke: ## run every benchmark at its smallest size, to see that it measures (needs `make all`)
 	$(PYTHON) -m pytest -q -p no:cacheprovider -m bench tests/e2e
 
-faults: ## build the services with fault injection, in build/faults, and run the unit tests of the faults
-	@$(MAKE) --no-print-directory BUILD=$(BUILD)/faults CFLAGS="$(CFLAGS) -DLEASEHOLD_FAULTS" all mpi unit-faults
+faults: all ## build the services with fault injection, in build/faults, and run the unit tests of the faults
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/faults PLAIN=$(BUILD) CFLAGS="$(CFLAGS) -DLEASEHOLD_FAULTS" all mpi unit-faults
 .PHONY: unit-faults
 FAULT_TESTS := $(addprefix $(BUILD)/tests/,base/test_fault coordinator/test_lease_life generation-server/test_fault trainer-server/test_fault)
 unit-faults: $(FAULT_TESTS) # a normal build can only test that the faults are absent
