@@ -22,6 +22,7 @@ HAS_MPI         = $(shell pkg-config --exists ompi-c && echo yes)
 
 # --- modules: name, folder(s), modules below --------------------------------------------------------------------------
 SRC_base        := $(wildcard common/base/*.c)
+SRC_threads     := $(wildcard common/threads/*.c)
 SRC_json        := $(wildcard common/json/*.c)
 SRC_safetensors := $(wildcard common/safetensors/*.c)
 SRC_template    := $(wildcard common/template/*.c common/template/*/*.c)
@@ -41,6 +42,7 @@ SRC_rollout-agent := $(filter-out %/main.c,$(wildcard services/rollout-agent/*.c
 
 # Modules that a module links, nearest first.
 DEP_base        :=
+DEP_threads     := base
 DEP_json        := base
 DEP_safetensors := json base
 DEP_template    := json base
@@ -48,14 +50,14 @@ DEP_wire        := safetensors json base
 DEP_http        := wire safetensors json base
 DEP_client      := http wire safetensors json base
 DEP_comm        := base
-DEP_model       := template safetensors json base
-DEP_coordinator := client http wire model template safetensors json base
-DEP_generation-server := client http wire model template comm safetensors json base
-DEP_trainer-server := client http wire model template comm safetensors json base
+DEP_model       := threads template safetensors json base
+DEP_coordinator := client http wire model threads template safetensors json base
+DEP_generation-server := client http wire model threads template comm safetensors json base
+DEP_trainer-server := client http wire model threads template comm safetensors json base
 DEP_rollout-agent := client http wire safetensors json base
 DEP_cli         := client http wire safetensors json base
 
-MODULES  := base json safetensors wire http client comm template model coordinator generation-server trainer-server rollout-agent cli
+MODULES  := base threads json safetensors wire http client comm template model coordinator generation-server trainer-server rollout-agent cli
 SERVICES := coordinator generation-server trainer-server rollout-agent
 ISAS     := v2 v3 v4 v4_bf16 amx
 ISA_v2   := -march=x86-64-v2
@@ -135,7 +137,7 @@ $(foreach m,$(MODULES),$(eval $(call LIB_RULE,$(m))))
 
 # Libraries and system libraries of module $(1), itself included.  PLAIN=folder: a build that has those of these modules already,
 # which are the same in this one.
-PLAIN_MODULES := json safetensors template wire http client comm model
+PLAIN_MODULES := threads json safetensors template wire http client comm model
 LINK_LIBS = $(foreach m,$(1) $(DEP_$(1)),$(or $(and $(PLAIN),$(filter $(PLAIN_MODULES),$(m)),$(PLAIN)),$(BUILD))/lib/lib$(m).a)
 LINK_SYS  = $(foreach m,$(1) $(DEP_$(1)),$(LIB_$(m)))
 

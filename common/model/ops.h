@@ -28,7 +28,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/base/pool.h"
+#include "common/threads/pool.h"
 #include "common/base/rc.h"
 
 enum number_format { FORMAT_BF16, FORMAT_F32 };

@@ -18,7 +18,7 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/base/pool.h"
+#include "common/threads/pool.h"
 #include "common/client/generation_client.h"
 #include "common/http/trust/tls.h"
 #include "common/model/device.h"

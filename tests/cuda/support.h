@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "common/base/pool.h"
+#include "common/threads/pool.h"
 #include "common/model/cuda/ops_cuda.h"
 #include "tests/unit/model/literal.h"
 

@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "common/base/clock.h"
-#include "common/base/pool.h"
+#include "common/threads/pool.h"
 #include "common/comm/comm.h"
 #include "common/model/learning/optimizer.h"
 #include "tests/ranks/check_fabric.h"

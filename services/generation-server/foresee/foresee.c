@@ -1,7 +1,7 @@
 /* Loads the model as the server would, and tells how far that went. */
 #include "services/generation-server/foresee/foresee.h"
 
-#include "common/base/pool.h"
+#include "common/threads/pool.h"
 #include "common/http/check_machine.h"
 #include "common/client/foresight.h"
 #include "services/generation-server/engine/loaded_model.h"

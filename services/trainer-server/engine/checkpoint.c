@@ -12,7 +12,7 @@
 
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/base/pool.h"
+#include "common/threads/pool.h"
 #include "common/json/json.h"
 #include "common/safetensors/progress.h"
 #include "services/trainer-server/engine/model_files.h"

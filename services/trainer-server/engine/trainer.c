@@ -9,7 +9,7 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/base/pool.h"
+#include "common/threads/pool.h"
 #include "common/base/queue.h"
 #include "services/trainer-server/engine/batch.h"
 #include "services/trainer-server/engine/engine.h"

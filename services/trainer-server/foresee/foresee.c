@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "common/base/file.h"
-#include "common/base/pool.h"
+#include "common/threads/pool.h"
 #include "common/http/check_machine.h"
 #include "common/safetensors/safetensors.h"
 #include "common/client/foresight.h"

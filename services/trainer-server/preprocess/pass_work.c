@@ -5,7 +5,7 @@
 #include <float.h>
 #include <stdlib.h>
 
-#include "common/base/pool.h"
+#include "common/threads/pool.h"
 #include "services/trainer-server/engine/gradient_unit.h"
 
 static void learners_free(struct pass_work *w) {

@@ -10,7 +10,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/metrics.h"
-#include "common/base/pool.h"
+#include "common/threads/pool.h"
 #include "common/base/queue.h"
 #include "common/client/registration.h"
 #include "services/trainer-server/engine/memory.h"

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "common/base/pool.h"
+#include "common/threads/pool.h"
 #include "common/model/network/model.h"
 
 #define GOLDEN "tests/golden"

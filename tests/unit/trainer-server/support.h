@@ -17,7 +17,7 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/base/pool.h"
+#include "common/threads/pool.h"
 #include "common/client/trainer_client.h"
 #include "common/model/ops.h"
 #include "services/trainer-server/engine/checkpoint.h"

@@ -18,8 +18,8 @@
  * offers its core between two parts every OFFER_US, and when it waits: another process that waits for the core gets it
  * there, where nobody waits for the worker.  A thread that waits sleeps soon, so that its core can take over a thread
  * that has lost its own.  When there are more threads than cores no thread spins: it would keep the working one from
- * its core. */
-#include "common/base/pool.h"
+ * its core.  Which cores they run on: pool_cores.h. */
+#include "common/threads/pool.h"
 
 #include <assert.h>
 #include <pthread.h>
@@ -32,6 +32,7 @@
 #include "common/base/clock.h"
 #include "common/base/limits.h"
 #include "common/base/machine.h"
+#include "common/threads/pool_cores.h"
 #include "common/base/queue.h"
 
 enum { SPIN_US = 20, SPIN_PAUSES = 32, OFFER_US = 1000, SLEEP_MS = 1000 };
@@ -61,6 +62,7 @@ struct pool {
   atomic_bool stop;
   _Alignas(64) atomic_int done; /* parts of the job that are finished */
   struct waiter caller;
+  struct pool_cores cores;
   struct worker workers[]; /* [threads]; the first is the caller's */
 };
 
@@ -154,6 +156,7 @@ static void offer_core(struct worker *w, int *count) {
   parts_done(w->pool, count);
   sched_yield();
   w->offered_us = clock_monotonic_us();
+  pool_cores_robbed(&w->pool->cores, (int)(w - w->pool->workers), w->offered_us - now_us);
 }
 
 static void work(struct pool *p, int thread) {
@@ -194,6 +197,7 @@ static void *worker_main(void *arg) {
   pool_enter();
   here.pool = p;
   here.thread = (int)(w - p->workers);
+  pool_cores_bind(&p->cores, here.thread, pthread_self());
   for (;;) {
     worker_wait(w);
     if (atomic_load(&p->stop)) return NULL;
@@ -222,6 +226,7 @@ enum rc pool_create(struct pool **out, int threads, struct err *err) {
   if (!p)
     return err_set(err, RC_NO_MEMORY, NULL, "a pool of %d threads needs %zu bytes, memory was refused", threads, bytes);
   *p = (struct pool){.threads = threads, .spin_us = threads <= cores_usable() ? SPIN_US : 0};
+  pool_cores_init(&p->cores, threads);
   waiter_init(&p->caller);
   for (int i = 0; i < threads; i++) {
     struct worker *w = &p->workers[i];
@@ -259,6 +264,8 @@ void pool_run(struct pool *p, void (*f)(void *ctx, int part), void *ctx, int par
     for (int part = 0; part < parts; part++) f(ctx, part);
     return;
   }
+  const int moved = pool_cores_look(&p->cores);
+  if (moved) pool_cores_bind(&p->cores, moved, p->workers[moved].thread);
   const struct pool *outer = here.pool;
   const int outer_thread = here.thread;
   here.pool = p;

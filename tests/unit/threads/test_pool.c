@@ -8,7 +8,7 @@
 #include <xmmintrin.h>
 
 #include "common/base/clock.h"
-#include "common/base/pool.h"
+#include "common/threads/pool.h"
 
 enum { PARTS_MAX = 64 };
 
@@ -205,5 +205,5 @@ int main(void) {
       cmocka_unit_test(test_more_threads_than_cpus),
       cmocka_unit_test(test_wrong_sizes_are_refused),
   };
-  return cmocka_run_group_tests_name("base/pool", tests, NULL, NULL);
+  return cmocka_run_group_tests_name("threads/pool", tests, NULL, NULL);
 }
