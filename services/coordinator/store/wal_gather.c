@@ -16,14 +16,15 @@
 
 enum {
   WAL_GATHER_BYTES = (1 << 17) - 1, /* SQLite's unix VFS takes fewer than 2^17 bytes for one write */
-  FRAME_HEAD_BYTES = 24             /* between two pages of the log */
+  FRAME_HEAD_BYTES = 24,            /* between two pages of the log */
+  SYNC_BYTES = 1 << 20              /* of a copy: a commit's own sync waits behind no more than these */
 };
 
 /* A log.  Followed in memory by the file of SQLite's own VFS. */
 struct gathered {
   sqlite3_file base;
-  char *bytes; /* [WAL_GATHER_BYTES] to be written or, while the log is copied, read ahead */
-  int count;   /* of those to be written */
+  char *bytes;      /* [WAL_GATHER_BYTES] to be written or, while the log is copied, read ahead */
+  int count;        /* of those to be written */
   sqlite3_int64 at; /* where they belong in the file */
   struct copied *database;
   bool copying;             /* between a checkpoint's first and last word */
@@ -40,6 +41,7 @@ struct copied {
   char *bytes;          /* [WAL_GATHER_BYTES], of a checkpoint; NULL: every page is written at once */
   int count;
   sqlite3_int64 at;
+  int unsynced; /* bytes of this copy */
 };
 
 static sqlite3_vfs *inner_vfs;
@@ -83,7 +85,8 @@ static void read_ahead(sqlite3_file *f, sqlite3_int64 at) {
   g->ahead = 0;
   if (inner_of(f)->pMethods->xFileSize(inner_of(f), &size) != SQLITE_OK || size <= at) return;
   const int count = size - at < WAL_GATHER_BYTES ? (int)(size - at) : WAL_GATHER_BYTES;
-  if (inner_of(f)->pMethods->xRead(inner_of(f), g->bytes, count, at) != SQLITE_OK) return; /* whoever wants it is told */
+  if (inner_of(f)->pMethods->xRead(inner_of(f), g->bytes, count, at) != SQLITE_OK)
+    return; /* whoever wants it is told */
   g->at = at;
   g->ahead = count;
 }
@@ -154,8 +157,16 @@ static struct copied *copied_of(sqlite3_file *f) { return (struct copied *)(void
 static int pages_flush(sqlite3_file *f) {
   struct copied *c = copied_of(f);
   const int code = c->count ? c->write(f, c->bytes, c->count, c->at) : SQLITE_OK;
+  c->unsynced += c->count;
   c->count = 0;
   return code;
+}
+
+static int pages_sync(sqlite3_file *f) {
+  struct copied *c = copied_of(f);
+  if (c->unsynced < SYNC_BYTES) return SQLITE_OK;
+  c->unsynced = 0;
+  return f->pMethods->xSync(f, SQLITE_SYNC_NORMAL | SQLITE_SYNC_DATAONLY);
 }
 
 /* A page that cannot be kept is written: then the checkpoint learns what becomes of it. */
@@ -163,7 +174,8 @@ static int page_write(sqlite3_file *f, const void *bytes, int count, sqlite3_int
   struct copied *c = copied_of(f);
   if (!c->bytes || count > WAL_GATHER_BYTES) return c->write(f, bytes, count, at);
   if (at != c->at + c->count || count > WAL_GATHER_BYTES - c->count) {
-    const int code = pages_flush(f);
+    int code = pages_flush(f);
+    if (code == SQLITE_OK) code = pages_sync(f);
     if (code != SQLITE_OK) return code;
     c->at = at;
   }
@@ -175,6 +187,7 @@ static int page_write(sqlite3_file *f, const void *bytes, int count, sqlite3_int
 static void copy_begins(sqlite3_file *f) {
   struct copied *c = copied_of(f);
   if (!c->bytes) c->bytes = malloc(WAL_GATHER_BYTES); /* without it all goes page by page */
+  c->unsynced = 0;
   if (!c->log) return;
   c->log->copying = true;
   c->log->ahead = 0;
@@ -184,8 +197,9 @@ static void copy_begins(sqlite3_file *f) {
 static void copy_ends(sqlite3_file *f) {
   struct copied *c = copied_of(f);
   if (pages_flush(f) != SQLITE_OK) {
-    log_error("pages of the log could not be written into the database (is the disk full?); the process ends here, and its "
-              "next start copies the whole log again");
+    log_error(
+        "pages of the log could not be written into the database (is the disk full?); the process ends here, and its "
+        "next start copies the whole log again");
     _exit(EXIT_FAILURE);
   }
   free(c->bytes);
@@ -251,7 +265,8 @@ static void gather_register(void) {
   gather_vfs = *inner_vfs;
   gather_vfs.pNext = NULL;
   gather_vfs.zName = "leasehold-wal-gather";
-  gather_vfs.szOsFile += (int)(sizeof(struct gathered) > sizeof(struct copied) ? sizeof(struct gathered) : sizeof(struct copied));
+  gather_vfs.szOsFile +=
+      (int)(sizeof(struct gathered) > sizeof(struct copied) ? sizeof(struct gathered) : sizeof(struct copied));
   gather_vfs.xOpen = gather_open;
   if (sqlite3_vfs_register(&gather_vfs, 0) != SQLITE_OK) inner_vfs = NULL;
 }
