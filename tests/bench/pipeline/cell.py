@@ -68,14 +68,14 @@ def config(cell, mode):
     return made
 
 
-def run(folder, cell, mode):
+def run(folder, cell, mode, batch_tokens=BATCH_TOKENS):
     """What was measured, as a dict; see figures()."""
     cell = cell.of_stream() if mode == "inflight" else cell
     data = folder / "data"
     write_dataset(data, DATA / "train.jsonl", cell.drawn(), cell.preamble, cell.seed)
     trainer = ["--threads", 1, "--random-init", 1, "--chunk-tokens", SAMPLES * CONTEXT]
     try:
-        with Cluster(folder / "cluster", model=write_model(folder / "model", DATA / "model"), trainer=trainer, coordinator=["--data-dir", data, "--batch-tokens", BATCH_TOKENS]) as cluster:
+        with Cluster(folder / "cluster", model=write_model(folder / "model", DATA / "model"), trainer=trainer, coordinator=["--data-dir", data, "--batch-tokens", batch_tokens]) as cluster:
             server = cluster.add_server("gen", "--slots", cell.slots, "--threads", 1, "--isa", cell.isa)
             place(cluster, [server])
             usage = Usage(cluster)

@@ -1,7 +1,8 @@
 """What tests/sim/predict.c makes of the costs that `sync` runs have shown: the windows of the other modes, the best order that was found, and the bound.
 
-Nothing of a pipelined run goes in.  Costs: a decode step by its rows (the server's own table), a prompt, a token of training, the forward pass that
-`update: minibatch` adds, an optimizer step, verifying.  What `sync` cannot show (how two busy cores slow each other down, small batches) is not in it.
+Nothing of a pipelined run goes in.  Costs: a decode step by its rows (the server's own table), a prompt, a token and a batch of training, the forward pass
+that `update: minibatch` adds, an optimizer step, verifying.  What a batch costs is told by sync runs with small batches beside those with large ones.  What
+`sync` cannot show (how two busy cores slow each other down) is not in it.
 """
 import subprocess
 
@@ -23,15 +24,29 @@ def line_at(steps, rows):
     raise AssertionError
 
 
-def costs(runs):
-    """runs: of mode sync and of one cell."""
+def a_round(runs, of):
+    """of(round) in the mean of the measured rounds."""
+    rounds = [r for found in runs for r in found["rounds"][WARM:]]
+    return sum(map(of, rounds)) / len(rounds)
+
+
+def batch_us(large, small):
+    """What a batch adds, whatever is in it: the same rounds in few batches and in many."""
+    few, many = (a_round(runs, lambda r: len(r["batches"])) for runs in (large, small))
+    fast, slow = (a_round(runs, lambda r: r["compute_us"]) for runs in (large, small))
+    return max(0.0, (slow - fast) / (many - few))
+
+
+def costs(runs, small):
+    """runs: of mode sync and of one cell; small: the same with small batches."""
     steps = {}
     for found in runs:
-        for i, (rows, us, n) in enumerate(found["steps"]):
-            sums = steps.setdefault(i, [0.0, 0.0, 0.0])
+        for rows, us, n in found["steps"]:
+            sums = steps.setdefault(int(rows - 0.5).bit_length(), [0.0, 0.0, 0.0])  # the server's table goes by powers of two
             for k, value in enumerate((rows * n, us * n, n)):
                 sums[k] += value
-    steps = [(rows / n, us / n, n) for rows, us, n in steps.values()]
+    steps = [(rows / n, us / n, n) for _, (rows, us, n) in sorted(steps.items())]
+    a_batch = batch_us(runs, small)
     rounds = [r for found in runs for r in found["rounds"][WARM:]]
     tokens = sum(h["tokens"] for found in runs for h in found["history"][WARM:])
     groups = sum(h["groups"] for found in runs for h in found["history"][WARM:])
@@ -42,7 +57,8 @@ def costs(runs):
     return {
         "steps": [(rows, us) for rows, us, _ in steps],
         "prompt_us": sum(prompt_us(found, steps) for found in runs) / len(runs),
-        "train_us_per_token": total("compute_us") / tokens,
+        "batch_us": a_batch,
+        "train_us_per_token": (total("compute_us") - a_batch * sum(len(r["batches"]) for r in rounds)) / tokens,
         "behaviour_us_per_token": total("logprob_us") / tokens,
         "optimizer_us": total("step_us") / len(rounds),
         "publish_us": 1000 * sum(r["published_ms"] - r["step_begun_ms"] for r in rounds) / len(rounds),
