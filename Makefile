@@ -98,7 +98,7 @@ OBJ_isa := $(foreach isa,$(filter-out amx,$(ISAS)),$(patsubst %.c,$(BUILD)/obj/%
 
 PYTHON  ?= /usr/bin/python3
 # Most of an end-to-end test is waiting: for leases that expire, workers that fall silent, syncs of files.
-E2E_JOBS ?= 3
+E2E_JOBS ?= 4
 PACKAGES := gcc g++ make pkg-config libmicrohttpd-dev libgnutls28-dev libcurl4-openssl-dev libjansson-dev libsqlite3-dev libssl-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libcmocka-dev \
             curl jq openssl python3 python3-pytest python3-pytest-xdist python3-yaml python3-jsonschema python3-jinja2 python3-venv
 MPI_PACKAGES := libopenmpi-dev openmpi-bin
