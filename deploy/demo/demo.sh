@@ -144,6 +144,15 @@ run_create warmup "$(jq --argjson seed "$SEED" --argjson n "$WARMUP" '.seed = $s
 run_wait "$RUN" warmup
 warmup_run=$RUN
 
+# timeline FILE: of the run that has just ended, when the workers have told all of it.
+timeline() {
+  for _ in $(seq 20); do
+    curl -sS "$C/v1/runs/$RUN/timeline?from=1" >"$1"
+    jq -e -L "$DATA" 'include "overlap"; told' "$1" >/dev/null && break
+    sleep 0.1
+  done
+}
+
 # measure_rounds: sets SAMPLING and TRAINING to what they take of a round on one core, in microseconds.  In sync each of them has all cores in its turn; at learning rate 0
 # no weight changes.
 measure_rounds() {
@@ -151,8 +160,9 @@ measure_rounds() {
   for n in $(seq $servers); do start_server "$n" "$everywhere" "$(slots_for $servers)"; done
   run_create measure "$(jq --argjson seed "$SEED" '.name = "demo: what sampling and training take" | .seed = $seed | .mode = "sync" | .rounds = 5 | .training.lr = 0 | del(.evaluation)' "$DATA/runs/grpo.json")"
   run_wait "$RUN" quiet
-  read -r SAMPLING TRAINING < <(curl -sS "$C/v1/runs/$RUN/timeline?from=1" | jq -r -L "$DATA" --argjson servers $servers --argjson threads "$threads" '
-    include "overlap"; figures | [.sampling * 1000 * $servers, .training * 1000 * $threads] | map(round) | @tsv')
+  timeline "$OUT/timeline-measure.json"
+  read -r SAMPLING TRAINING < <(jq -r -L "$DATA" --argjson servers $servers --argjson threads "$threads" '
+    include "overlap"; figures | [.sampling * 1000 * $servers, .training * 1000 * $threads] | map(round) | @tsv' "$OUT/timeline-measure.json")
   for n in $(seq $servers); do stop "generation-$n"; done
   echo "  a round takes $((SAMPLING / 1000)) ms of sampling and $((TRAINING / 1000)) ms of training on one core"
 }
@@ -208,16 +218,12 @@ sampled_after=$ACCURACY format_after=$FORMAT
 evaluate after-greedy 1 0
 greedy_after=$ACCURACY
 
-# compare MODE: some rounds from the same start with the same seed; their timeline, when the workers have told all of it, in $OUT/overlap-MODE.json; sets STATUS.
+# compare MODE: some rounds from the same start with the same seed; their timeline in $OUT/timeline-MODE.json; sets STATUS.
 compare() {
   run_create "overlap-$1" "$(jq --arg mode "$1" --arg run "$warmup_run" --argjson version "$WARMUP" --argjson n "$compared" '
     .name = "demo: what overlap is worth" | .mode = $mode | .rounds = $n | .start = {$run, $version} | del(.evaluation)' "$OUT/grpo.json")"
   run_wait "$RUN" quiet
-  for _ in $(seq 20); do
-    curl -sS "$C/v1/runs/$RUN/timeline?from=1" >"$OUT/timeline-$1.json"
-    jq -e -L "$DATA" 'include "overlap"; told' "$OUT/timeline-$1.json" >/dev/null && break
-    sleep 0.1
-  done
+  timeline "$OUT/timeline-$1.json"
 }
 
 compared=$((ROUNDS < COMPARED ? (ROUNDS < 2 ? 2 : ROUNDS) : COMPARED))

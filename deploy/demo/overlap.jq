@@ -2,12 +2,16 @@
 
 def median: sort | if length == 0 then null else (.[(length - 1) / 2 | floor] + .[length / 2 | floor]) / 2 end;
 
-# Of a timeline; milliseconds a round.  T_r is `sampling`, T_t is `training`: all that comes behind the last sample, publishing too.
-def figures: .rounds | {
+# When the round's last sample was drawn, as the servers tell.  Its groups are known to be complete later: the trainer checks them first, in sync too.
+def sampled_ms($intervals): .opened_ms as $from | .published_ms as $to
+  | ([$intervals[] | select(.[0] == "compute" and .[1] >= $from * 1000 and .[1] < $to * 1000) | .[2] / 1000] | max) // .generated_ms;
+
+# Of a timeline; milliseconds a round.  T_r is `sampling`, T_t is `training`: all that the trainer works, publishing too.
+def figures: [.workers[] | select(.kind == "generation") | .intervals[]] as $intervals | .rounds | {
   rounds: length,
   window: map(.published_ms - .opened_ms) | median,
-  sampling: map(.generated_ms - .opened_ms) | median,
-  training: map(.published_ms - .generated_ms) | median,
+  sampling: map(sampled_ms($intervals) - .opened_ms) | median,
+  training: map(.trainer | (.logprob_us + .compute_us + .step_us + .checkpoint_us + .push_us) / 1000) | median,
   fill: map(.trainer.fill_us / 1000) | median,
   trainer_waiting_ratio: ((map(.trainer | .fill_us + .starved_us) | add) / (map(.trainer | .fill_us + .starved_us + .logprob_us + .compute_us) | add)),
   generation_idle_ratio: (1 - (map(.generation.slot_busy_us) | add) / (map(.generation.slot_window_us) | add))

@@ -106,16 +106,22 @@ def overlap(sync, pipelined, apart="true"):
 
 
 def test_the_comparison_is_what_one_computes_by_hand():
-    found = overlap(timeline([100, 110, 500, 120], 60, 60), timeline([80, 70, 75], 10, 50))
+    found = overlap(timeline([100, 110, 500, 120], 60, 25), timeline([80, 70, 75], 10, 50))
     assert found["sync"]["window"] == 115 and found["pipelined"]["window"] == 75 and found["ratio"] == pytest.approx(75 / 115)
-    assert (found["sync"]["sampling"], found["sync"]["training"], found["pipelined"]["fill"]) == (60, 55, 10)
-    assert found["attainable"] == pytest.approx((10 + 55) / (60 + 55))
+    assert (found["sync"]["sampling"], found["sync"]["training"], found["pipelined"]["fill"]) == (25, 30, 10)
+    assert found["attainable"] == pytest.approx((10 + 30) / (25 + 30))
     assert found["sync"]["trainer_waiting_ratio"] == pytest.approx(62 / 92) and found["pipelined"]["trainer_waiting_ratio"] == pytest.approx(12 / 42)
     assert found["sync"]["generation_idle_ratio"] == pytest.approx(0.7)
 
 
 def test_sampling_bounds_a_round_where_training_is_shorter():
-    assert overlap(timeline([100], 90, 90), timeline([95], 5, 90))["attainable"] == pytest.approx(0.9)
+    assert overlap(timeline([100], 90, 90), timeline([95], 5, 90))["attainable"] == pytest.approx(90 / 120)
+
+
+def test_sampling_ends_with_the_last_sample_and_not_when_its_group_is_checked():
+    lanes = [("gen-1", "generation", [("compute", 1000, 1030), ("compute", 1100, 1140)]), ("gen-2", "generation", [("compute", 1005, 1040)]), ("trainer", "trainer", [("compute", 1040, 1095)])]
+    found = overlap(timeline([100, 100], 60, 95, lanes), timeline([80], 10, 75))
+    assert (found["sync"]["sampling"], found["pipelined"]["sampling"]) == (40, 75)
 
 
 def test_nothing_is_attainable_on_shared_cores():
