@@ -32,8 +32,8 @@
 #include "common/base/clock.h"
 #include "common/base/limits.h"
 #include "common/base/machine.h"
-#include "common/threads/pool_cores.h"
 #include "common/base/queue.h"
+#include "common/threads/pool_cores.h"
 
 enum { SPIN_US = 20, SPIN_PAUSES = 32, OFFER_US = 1000, SLEEP_MS = 1000 };
 enum { MXCSR_FTZ = 0x8000, MXCSR_DAZ = 0x0040, MXCSR_ROUNDING = 0x6000 };
@@ -197,7 +197,6 @@ static void *worker_main(void *arg) {
   pool_enter();
   here.pool = p;
   here.thread = (int)(w - p->workers);
-  pool_cores_bind(&p->cores, here.thread, pthread_self());
   for (;;) {
     worker_wait(w);
     if (atomic_load(&p->stop)) return NULL;
@@ -238,10 +237,12 @@ enum rc pool_create(struct pool **out, int threads, struct err *err) {
   }
   for (int i = 1; i < threads; i++) {
     const int failed = pthread_create(&p->workers[i].thread, NULL, worker_main, &p->workers[i]);
-    if (!failed) continue;
-    pool_end(p, i);
-    return err_set(err, RC_UNAVAILABLE, "threads", "thread %d of %d could not be started: the system said error %d",
-                   i + 1, threads, failed);
+    if (failed) {
+      pool_end(p, i);
+      return err_set(err, RC_UNAVAILABLE, "threads", "thread %d of %d could not be started: the system said error %d",
+                     i + 1, threads, failed);
+    }
+    pool_cores_bind(&p->cores, i, p->workers[i].thread);
   }
   pool_enter();
   *out = p;

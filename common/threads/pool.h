@@ -9,8 +9,8 @@
  *
  * Every computing thread, the caller's included (pool_create and pool_enter set it), runs with FTZ and DAZ set and
  * round-to-nearest: NUMERICS.md. */
-#ifndef LEASEHOLD_BASE_POOL_H
-#define LEASEHOLD_BASE_POOL_H
+#ifndef LEASEHOLD_THREADS_POOL_H
+#define LEASEHOLD_THREADS_POOL_H
 
 #include <stdbool.h>
 

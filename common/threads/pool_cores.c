@@ -58,7 +58,7 @@ static int undisturbed(struct pool_cores *c) {
 static bool caller_robbed(struct pool_cores *c, int64_t now_us) {
   struct rusage used;
   if (now_us - c->looked_us < LOOK_US || getrusage(RUSAGE_THREAD, &used) != 0) return false;
-  const bool whole = now_us - c->looked_us < 2 * LOOK_US; /* nothing was asked of the pool before */
+  const bool whole = now_us - c->looked_us < 2 * LOOK_US; /* otherwise the pool had nothing to do in between */
   const long switches = used.ru_nivcsw - c->switches;
   c->looked_us = now_us;
   c->switches = used.ru_nivcsw;
@@ -79,5 +79,5 @@ int pool_cores_look(struct pool_cores *c) {
 }
 
 void pool_cores_robbed(struct pool_cores *c, int worker, int64_t us) {
-  if (c->threads && us >= ROBBED_US) atomic_fetch_add(&c->robbed[worker], 1);
+  if (us >= ROBBED_US) atomic_fetch_add(&c->robbed[worker], 1);
 }

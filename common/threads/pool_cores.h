@@ -10,8 +10,8 @@
  *   worker, after it gave its core away: pool_cores_robbed
  *
  * A mask that somebody else has set for the caller's thread meanwhile is left as it is, and nothing is moved any more. */
-#ifndef LEASEHOLD_BASE_POOL_CORES_H
-#define LEASEHOLD_BASE_POOL_CORES_H
+#ifndef LEASEHOLD_THREADS_POOL_CORES_H
+#define LEASEHOLD_THREADS_POOL_CORES_H
 
 #include <pthread.h>
 #include <sched.h>
@@ -31,11 +31,11 @@ struct pool_cores {
 
 /* By the calling thread's mask. */
 void pool_cores_init(struct pool_cores *c, int threads);
-/* Binds a worker to its core, whoever calls. */
+/* Binds a worker to its core; called by the caller's thread, or by the one that makes the pool. */
 void pool_cores_bind(const struct pool_cores *c, int worker, pthread_t thread);
 /* Called by the caller's thread before a job; the worker that has got its core in exchange, or 0. */
 int pool_cores_look(struct pool_cores *c);
-/* The worker's core was away for so long. */
+/* Called by the worker: its core was away for so long. */
 void pool_cores_robbed(struct pool_cores *c, int worker, int64_t us);
 
 #endif
