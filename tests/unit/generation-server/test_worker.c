@@ -781,8 +781,8 @@ static void a_lease_of_two_versions_crosses_a_swap(void **state) {
     wait_for_version(s, 0);
     const int64_t until_ms = clock_monotonic_ms() + WAIT_MS;
     while (n.tokens_sampled < 100 && clock_monotonic_ms() < until_ms) engine_read_counters(engine_of(s), &n);
-    announce(1);
     push_announced(s, 1, 200);
+    announce(1); /* said before its first push has come it would be pulled */
     wait_count(&play.result_count, 1 + recompute, "results");
     lock();
     const struct lease_result *r = &play.results[recompute].result;
