@@ -28,8 +28,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/threads/pool.h"
 #include "common/base/rc.h"
+#include "common/threads/pool.h"
 
 enum number_format { FORMAT_BF16, FORMAT_F32 };
 

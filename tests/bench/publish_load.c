@@ -18,12 +18,12 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/threads/pool.h"
 #include "common/client/generation_client.h"
 #include "common/http/trust/tls.h"
 #include "common/model/device.h"
 #include "common/model/network/model.h"
 #include "common/safetensors/safetensors.h"
+#include "common/threads/pool.h"
 
 enum { DEADLINE_MS = 600000, SEED = 3 };
 

@@ -15,8 +15,8 @@
 
 #include <cmocka.h>
 
-#include "common/threads/pool.h"
 #include "common/model/cuda/ops_cuda.h"
+#include "common/threads/pool.h"
 #include "tests/unit/model/literal.h"
 
 #define SUPPORT static inline __attribute__((unused))

@@ -17,9 +17,9 @@
 #include <string.h>
 
 #include "common/base/clock.h"
-#include "common/threads/pool.h"
 #include "common/comm/comm.h"
 #include "common/model/learning/optimizer.h"
+#include "common/threads/pool.h"
 #include "tests/ranks/check_fabric.h"
 
 enum { WAIT_MS = 60000, RANKS_MAX = 64, LOST = 3 };

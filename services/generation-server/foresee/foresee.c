@@ -1,9 +1,9 @@
 /* Loads the model as the server would, and tells how far that went. */
 #include "services/generation-server/foresee/foresee.h"
 
-#include "common/threads/pool.h"
 #include "common/http/check_machine.h"
 #include "common/client/foresight.h"
+#include "common/threads/pool.h"
 #include "services/generation-server/engine/loaded_model.h"
 #include "services/generation-server/foresee/measure.h"
 

@@ -12,9 +12,9 @@
 
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/threads/pool.h"
 #include "common/json/json.h"
 #include "common/safetensors/progress.h"
+#include "common/threads/pool.h"
 #include "services/trainer-server/engine/model_files.h"
 #include "services/trainer-server/fault.h"
 

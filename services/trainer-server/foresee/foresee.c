@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include "common/base/file.h"
-#include "common/threads/pool.h"
 #include "common/http/check_machine.h"
 #include "common/safetensors/safetensors.h"
 #include "common/client/foresight.h"
+#include "common/threads/pool.h"
 #include "services/trainer-server/engine/run_config.h"
 #include "services/trainer-server/engine/trainer.h"
 #include "services/trainer-server/foresee/measure.h"

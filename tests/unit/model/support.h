@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "common/threads/pool.h"
 #include "common/model/network/model.h"
+#include "common/threads/pool.h"
 
 #define GOLDEN "tests/golden"
 
