@@ -11,7 +11,7 @@ from harness import DATA, Cluster, digests, grpo_config
 
 pytestmark = pytest.mark.alone
 
-ROUNDS, GROUPS, SAMPLES, SHORTEST, LONGEST = 3, 12, 64, 40, 100
+ROUNDS, GROUPS, SAMPLES, SHORTEST, LONGEST = 3, 12, 128, 40, 100
 QUICK = ["--heartbeat-ms", 100, "--batch-tokens", 4000]  # a group a batch
 WHOLE_ROUND = ["--slots", GROUPS * SAMPLES]
 SLOW = ["--isa", "v3"]  # a round that is over too soon is not planned
