@@ -553,7 +553,7 @@ mutants-sample: ## the same for one mutant in fifteen, always the same ones
 circles: ## refuse circles of files (needs `make all`)
 	@$(PYTHON) tests/tools/check-circles
 
-length: ## refuse functions over 120 lines and files over 900; list those over 70 and 800
+length: ## refuse functions over 120 lines, files over 900 and lines over 120 columns; list those over 70 and 800
 	@$(PYTHON) tests/tools/check-length
 sleeps: ## refuse sleeping in unit tests, but in those about a real deadline
 	@$(PYTHON) tests/tools/check-sleeps

@@ -1,8 +1,8 @@
 /* Allocates from a list of blocks that are freed together.
  *
  * The head block is filled from the front; a large request gets a block of its own behind it, so that the rest of the
- * head stays usable.  Pieces are zeroed as they are given out, unless the caller fills them: a block that is zeroed as a
- * whole costs more than what is used of it.  Only a block of its own gets its zeroes from calloc. */
+ * head stays usable.  Pieces are zeroed as they are given out, unless the caller fills them: a block that is zeroed as
+ * a whole costs more than what is used of it.  Only a block of its own gets its zeroes from calloc. */
 #include "common/base/arena.h"
 
 #include <stdbool.h>

@@ -24,13 +24,13 @@ bool file_exists(const char *path);
 enum rc file_sync(const char *path, struct err *err);
 /* fsync of a folder, after a rename inside it. */
 enum rc file_sync_dir(const char *path, struct err *err);
-/* Makes the files of a folder durable, and their names.  All are on their way to the disk before the first is waited for,
- * which takes a fraction of an fsync after every write.  Folders in it are not gone into. */
+/* Makes the files of a folder durable, and their names.  All are on their way to the disk before the first is waited
+ * for, which takes a fraction of an fsync after every write.  Folders in it are not gone into. */
 enum rc file_sync_folder(const char *path, struct err *err);
 /* rename(2) of a folder or file, then fsync of the parent. */
 enum rc file_rename_durable(const char *from, const char *to, struct err *err);
-/* How fast the disk of a folder is, measured now: some megabytes are written and synced, then small blocks, one by one, as a
- * ledger does.  Takes up to some seconds, and leaves nothing behind. */
+/* How fast the disk of a folder is, measured now: some megabytes are written and synced, then small blocks, one by one,
+ * as a ledger does.  Takes up to some seconds, and leaves nothing behind. */
 struct disk_speed {
   double write_bytes_per_s;
   int64_t sync_us_median, sync_us_most; /* of a block of 4 KiB */

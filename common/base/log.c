@@ -1,10 +1,10 @@
 /* Writes log lines.
  *
  * Each line is built on the stack and handed to the kernel in one write(2), so that lines of several threads and
- * processes on one pipe do not mix.  A peer's text cannot forge a line or a field: in text control characters are shown as
- * '?'; logfmt and JSON quote it and escape control characters, C1's and Unicode's line separators among them, and write
- * U+FFFD for bytes that are no UTF-8.  A line that would be longer than LOG_LINE_MAX is cut between characters, and ends
- * as it should.  log_init and log_as run before threads start; after them the settings are only read. */
+ * processes on one pipe do not mix.  A peer's text cannot forge a line or a field: in text control characters are shown
+ * as '?'; logfmt and JSON quote it and escape control characters, C1's and Unicode's line separators among them, and
+ * write U+FFFD for bytes that are no UTF-8.  A line that would be longer than LOG_LINE_MAX is cut between characters,
+ * and ends as it should.  log_init and log_as run before threads start; after them the settings are only read. */
 #include "common/base/log.h"
 
 #include <errno.h>
@@ -141,8 +141,8 @@ static void put(struct line *l, const char *bytes, size_t len) {
 
 static void put_text(struct line *l, const char *text) { put(l, text, strlen(text)); }
 
-/* A character that would end the line or steer a terminal, or that some reader takes for a line's end: C0, DEL, C1, U+2028 and
- * U+2029. */
+/* A character that would end the line or steer a terminal, or that some reader takes for a line's end: C0, DEL, C1,
+ * U+2028 and U+2029. */
 static bool is_control(uint32_t c) { return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x2028 || c == 0x2029; }
 
 static uint32_t decoded(const unsigned char *s, int n) {
@@ -195,7 +195,8 @@ static void put_field(struct line *l, const char *name, const char *value, bool 
   if (quoted) l->text[l->len++] = '"'; /* put leaves room for it */
 }
 
-/* The context's values fit whatever they hold: a peer may fill three of them, with 63 bytes of up to six characters each. */
+/* The context's values fit whatever they hold: a peer may fill three of them, with 63 bytes of up to six characters
+ * each. */
 static void structured(struct line *l, const char *time, const char *level, const char *message) {
   put_field(l, "time", time, false);
   put_field(l, "level", level, false);

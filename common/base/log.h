@@ -1,9 +1,9 @@
 /* Log lines on stderr, one an event: as text, `2026-01-01T00:00:00.000Z level component message`, or as logfmt or JSON
  * with keys of their own: time, level, service, what the thread works for, message.  Thread-safe; one write(2) a line.
  *
- * What a thread works for is its context.  Whoever begins a piece of work for another thread or peer sets it (a request,
- * a driver's turn, a lease), and every line that is logged until it is cleared has it, whatever the line says.  A context
- * goes from thread to thread by log_context_save in the one and log_context_restore in the other. */
+ * What a thread works for is its context.  Whoever begins a piece of work for another thread or peer sets it (a
+ * request, a driver's turn, a lease), and every line that is logged until it is cleared has it, whatever the line says.
+ * A context goes from thread to thread by log_context_save in the one and log_context_restore in the other. */
 #ifndef LEASEHOLD_BASE_LOG_H
 #define LEASEHOLD_BASE_LOG_H
 
@@ -18,7 +18,8 @@ enum log_format { LOG_AS_TEXT, LOG_AS_LOGFMT, LOG_AS_JSON };
 /* "debug", "info", "warn" or "error"; "text", "logfmt" or "json". */
 enum rc log_level_parse(enum log_level *out, const char *name, struct err *err);
 enum rc log_format_parse(enum log_format *out, const char *name, struct err *err);
-/* Called once by main before threads start.  component names the process ("coordinator").  As text, unless log_as follows. */
+/* Called once by main before threads start.  component names the process ("coordinator").  As text, unless log_as
+ * follows. */
 void log_init(const char *component, enum log_level least);
 void log_as(enum log_format format);
 bool log_wanted(enum log_level level);
@@ -32,8 +33,8 @@ void log_write(enum log_level level, const char *format, ...) __attribute__((for
 
 /* ---- the calling thread's context ---- */
 
-/* Keys "run" ("r7"), "round" (12), "group" ("r7.12.3"), "lease", "version" (a number), "request" (counts this process's), and
- * of the trace (common/http/trace.h) "trace", "span", "parent". */
+/* Keys "run" ("r7"), "round" (12), "group" ("r7.12.3"), "lease", "version" (a number), "request" (counts this
+ * process's), and of the trace (common/http/trace.h) "trace", "span", "parent". */
 enum log_key {
   LOG_RUN,
   LOG_ROUND,
@@ -60,8 +61,8 @@ void log_context_restore(const struct log_context *from);
 /* NULL or "": not known (any more). */
 void log_context_set(enum log_key key, const char *value);
 void log_context_number(enum log_key key, int64_t value);
-/* An id of the API, and what it stands for: "r7", "r7.12", "r7.12.3", "r7.12.3.0-3"; of a batch or step "r7.12.b0" its run
- * and round.  Another text sets nothing. */
+/* An id of the API, and what it stands for: "r7", "r7.12", "r7.12.3", "r7.12.3.0-3"; of a batch or step "r7.12.b0" its
+ * run and round.  Another text sets nothing. */
 void log_context_id(const char *id);
 const char *log_context_get(enum log_key key); /* valid until it is changed */
 void log_context_set_trace_state(const char *state); /* NULL or "": none */

@@ -55,8 +55,8 @@ static void look_at_line(const struct walk *w, char *line) {
     if (strcmp(name, w->controller) == 0) look_upwards(w, GROUPS_V1, path);
 }
 
-/* Calls visit with the folder of every group that may bound `controller` ("memory", "cpu"): of v2's hierarchy, which has
- * all controllers, and of v1's with that one. */
+/* Calls visit with the folder of every group that may bound `controller` ("memory", "cpu"): of v2's hierarchy, which
+ * has all controllers, and of v1's with that one. */
 static void group_walk(const char *root, const char *controller,
                        void (*visit)(void *context, const char *dir, enum group_version version), void *context) {
   const struct walk w = {root, controller, visit, context};

@@ -1,5 +1,5 @@
-/* What this process may take of the machine: memory and cores, as far as its control groups (v2 or v1, its own and those
- * above it) leave them.
+/* What this process may take of the machine: memory and cores, as far as its control groups (v2 or v1, its own and
+ * those above it) leave them.
  *
  * Memory is the least of the machine's available memory, the rest that the control groups leave, and the operator's
  * bound; file caches that a control group could drop at once do not count as used.  Cores are those of the affinity

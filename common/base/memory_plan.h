@@ -39,8 +39,8 @@ void memory_plan_show_room(const struct memory_plan *plan, const struct memory_r
 enum rc memory_plan_check(const struct memory_plan *plan, const struct memory_room *room, const char *what,
                           struct err *err);
 
-/* Advice where a plan does not fit: which flags would make it fit, what each saves and what it costs.  A service's own file
- * decides (fit.c of the trainer-server and of the generation-server). */
+/* Advice where a plan does not fit: which flags would make it fit, what each saves and what it costs.  A service's own
+ * file decides (fit.c of the trainer-server and of the generation-server). */
 enum { MEMORY_ADVICE_MAX = 5, MEMORY_FLAG_MAX = 48 };
 
 struct memory_advice {

@@ -35,7 +35,8 @@ enum rc program_start(bool *run, const struct program *p, int argc, char **argv,
   log_as(format);
   char version[64];
   snprintf(version, sizeof version, "version=\"%s\"", leasehold_version);
-  metric_set(metrics_register(METRIC_GAUGE, "leasehold_build_info", version, "1; its label says which version this is."), 1);
+  metric_set(
+      metrics_register(METRIC_GAUGE, "leasehold_build_info", version, "1; its label says which version this is."), 1);
   signals_install();
   *run = true;
   return RC_OK;

@@ -117,10 +117,10 @@ struct program {
 enum rc program_start(bool *run, const struct program *p, int argc, char **argv, struct err *err);
 /* Writes the port atomically to the file that --port-file names, if there is one. */
 enum rc program_write_port(const struct program_settings *s, int port, struct err *err);
-/* The URL of a server that was not given one: http://BIND:PORT, or https://.  A wildcard address is no destination; instead of it
- * the URL has the address from which this machine sends to the coordinator: in a container or a pod the one that its
- * peers see, on one machine 127.0.0.1.  It has the host name while the coordinator's address is unknown, and 127.0.0.1
- * without a coordinator ("").  May ask the resolver, under the resolver's own time-outs. */
+/* The URL of a server that was not given one: http://BIND:PORT, or https://.  A wildcard address is no destination;
+ * instead of it the URL has the address from which this machine sends to the coordinator: in a container or a pod the
+ * one that its peers see, on one machine 127.0.0.1.  It has the host name while the coordinator's address is unknown,
+ * and 127.0.0.1 without a coordinator ("").  May ask the resolver, under the resolver's own time-outs. */
 void program_default_url(char *out, size_t size, const char *bind, int port, bool tls, const char *coordinator);
 /* "<prefix>-<host>-<port>", with '-' for what a worker's name may not hold: two workers with one name would take each
  * other's place. */

@@ -78,7 +78,8 @@ void err_in_file(struct err *err, const char *name) {
   copy_cut(err->message, sizeof err->message, joined);
 }
 
-enum rc name_index(int *out, const char *name, const char *const *names, int count, const char *field, struct err *err) {
+enum rc name_index(int *out, const char *name, const char *const *names, int count, const char *field,
+                   struct err *err) {
   char expected[160] = "";
   for (int i = 0; i < count; i++) {
     if (strcmp(name, names[i]) == 0) {

@@ -1,6 +1,7 @@
 /* The one exchange that every typed call is made of: URL, call, status, decoding (call.c).  Private to common/client.
  *
- *   encode -> client_url -> http_client_call -> status (http_answer_error) -> json_parse -> decode into the caller's arena
+ *   encode -> client_url -> http_client_call -> status (http_answer_error) -> json_parse -> decode into the caller's
+ *   arena
  *
  * A refusal by the peer keeps the peer's code and sentence.  An answer that does not decode is the peer's fault, not
  * our user's: RC_INTERNAL. */

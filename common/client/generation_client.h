@@ -22,8 +22,8 @@ struct pushed_version {
 enum rc generation_push_weights(const struct generation_client *c, const struct pushed_version *v, const void *bytes,
                                 size_t len, struct push_answer *out, struct arena *arena, int64_t deadline_ms,
                                 struct err *err);
-/* The same, with bytes that say what changed since the version of digest `base`: one part after the other.  RC_CONFLICT and
- * the field "base" from a server that does not hold it. */
+/* The same, with bytes that say what changed since the version of digest `base`: one part after the other.  RC_CONFLICT
+ * and the field "base" from a server that does not hold it. */
 enum rc generation_push_changes(const struct generation_client *c, const struct pushed_version *v,
                                 const struct digest *base, const struct http_part *parts, size_t count,
                                 struct push_answer *out, struct arena *arena, int64_t deadline_ms, struct err *err);

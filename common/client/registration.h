@@ -32,8 +32,9 @@ struct registration_options {
   void *context;
 };
 
-/* What is said of a failure; `said`: what was said of this series of failures already; waited_ms: since the start, if the
- * worker has never been registered, else -1.  Services are started in any order, so waiting a while is nothing to warn of. */
+/* What is said of a failure; `said`: what was said of this series of failures already; waited_ms: since the start, if
+ * the worker has never been registered, else -1.  Services are started in any order, so waiting a while is nothing to
+ * warn of. */
 enum registration_word { SAY_NOTHING, SAY_WAITING, SAY_WARNING };
 enum registration_word registration_word(enum rc failure, int64_t waited_ms, enum registration_word said);
 

@@ -44,7 +44,8 @@ static enum rc count_machines(MPI_Comm of, int *out, struct err *err) {
   gethostname(mine, sizeof mine - 1);
   MPI_Comm_size(of, &places);
   char *names = calloc((size_t)places, NAME_BYTES);
-  if (!names) return err_set(err, RC_NO_MEMORY, NULL, "the names of %d processes' machines were refused memory", places);
+  if (!names)
+    return err_set(err, RC_NO_MEMORY, NULL, "the names of %d processes' machines were refused memory", places);
   const enum rc rc = mpi_answer(MPI_Allgather(mine, NAME_BYTES, MPI_CHAR, names, NAME_BYTES, MPI_CHAR, of),
                                 "telling the machines' names", err);
   for (int i = 0; i < places; i++) {
@@ -61,7 +62,8 @@ static enum rc divide(struct mpi_world *w, enum mpi_role role, struct err *err) 
   MPI_Comm_rank(MPI_COMM_WORLD, &w->place);
   MPI_Comm_size(MPI_COMM_WORLD, &w->places);
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  enum rc rc = mpi_answer(MPI_Comm_split(MPI_COMM_WORLD, (int)role, w->place, &w->peers), "dividing the processes", err);
+  enum rc rc =
+      mpi_answer(MPI_Comm_split(MPI_COMM_WORLD, (int)role, w->place, &w->peers), "dividing the processes", err);
   if (rc == RC_OK) rc = mpi_answer(MPI_Comm_dup(MPI_COMM_WORLD, &w->all), "dividing the processes", err);
   if (rc == RC_OK) rc = count_machines(w->peers, &w->peers_machines, err);
   return rc == RC_OK ? count_machines(w->all, &w->all_machines, err) : rc;

@@ -203,7 +203,8 @@ static enum rc make_headers(const struct http_client *c, const struct http_call 
   char shown[sizeof bearer + TOKEN_BYTES_MAX];
   memcpy(shown, bearer, sizeof bearer);
   bool fine = c->authorization == NULL || append_header(list, c->authorization);
-  if (c->shows_access && tokens_shown(c->access->tokens, shown + sizeof bearer - 1)) fine = append_header(list, shown) && fine;
+  if (c->shows_access && tokens_shown(c->access->tokens, shown + sizeof bearer - 1))
+    fine = append_header(list, shown) && fine;
   explicit_bzero(shown, sizeof shown);
   if (call->body != NULL || call->parts != NULL) {
     char line[256];
@@ -220,7 +221,8 @@ static enum rc make_headers(const struct http_client *c, const struct http_call 
   return fine ? RC_OK : err_set(err, RC_NO_MEMORY, NULL, "no memory for the request headers");
 }
 
-/* In the place of libcurl's own socket(): it is known here where the connection would go, whatever the name said before. */
+/* In the place of libcurl's own socket(): it is known here where the connection would go, whatever the name said
+ * before. */
 static curl_socket_t on_socket(void *context, curlsocktype purpose, struct curl_sockaddr *to) {
   struct exchange *x = context;
   char host[HOST_BYTES_MAX];
@@ -280,10 +282,11 @@ static enum rc explain(const struct http_client *c, const struct exchange *x, CU
   const struct http_call *call = x->call;
   const char *detail = x->detail[0] != '\0' ? x->detail : curl_easy_strerror(code);
   if (x->refused)
-    return err_set(err, RC_FORBIDDEN, NULL,
-                   "%s %s: its host is none that this service may call; where it should, start it with --allow-hosts that "
-                   "name it",
-                   call->method, call->url);
+    return err_set(
+        err, RC_FORBIDDEN, NULL,
+        "%s %s: its host is none that this service may call; where it should, start it with --allow-hosts that "
+        "name it",
+        call->method, call->url);
   if (x->too_large || code == CURLE_FILESIZE_EXCEEDED)
     return err_set(err, RC_TOO_LARGE, NULL, "%s %s: an answer of at most %zu bytes was expected, but a longer one came",
                    call->method, call->url, x->bytes_max);
@@ -308,7 +311,8 @@ static enum rc explain(const struct http_client *c, const struct exchange *x, CU
                    "%s %s: its certificate is refused: %s (authorities that are trusted: %s)", call->method, call->url,
                    detail, ca_file[0] ? ca_file : "the system's");
   if (code == CURLE_SSL_CONNECT_ERROR) {
-    const bool ended = strstr(detail, "SSL_ERROR_SYSCALL") != NULL; /* it may have said so, and reset the connection behind it */
+    const bool ended = strstr(detail, "SSL_ERROR_SYSCALL") != NULL; /* it may have said so, and reset the connection
+                                                                     * behind it */
     return err_set(err, RC_UNAVAILABLE, NULL,
                    "%s %s: no connection by TLS could be made: %s%s", call->method, call->url, detail,
                    strstr(detail, "wrong version number") != NULL ? "; that port speaks plain http"

@@ -20,15 +20,15 @@ enum { CLIENT_STALL_BYTES = 1024 };
 /* token NULL or "": none.  cancel may be NULL; when *cancel becomes true, running calls end with RC_UNAVAILABLE
  * within 200 ms. */
 enum rc http_client_create(struct http_client **out, const char *token, const atomic_bool *cancel, struct err *err);
-/* A client for the other services: it shows the token that `access` names at the time of each call, and calls allowed hosts
- * only.  access NULL: as with no token. */
+/* A client for the other services: it shows the token that `access` names at the time of each call, and calls allowed
+ * hosts only.  access NULL: as with no token. */
 enum rc http_client_create_for(struct http_client **out, const struct http_access *access, const atomic_bool *cancel,
                                struct err *err);
 void http_client_destroy(struct http_client *c);
 /* From now on it calls allowed hosts only, and goes on showing its own token. */
 void http_client_confine(struct http_client *c, const struct http_access *access);
-/* Its https peers are no part of the pool: they are shown no certificate of ours, and theirs must be of the URL's host and
- * signed by an authority in ca_file (PEM), which the caller keeps; NULL or "": by one that the system trusts. */
+/* Its https peers are no part of the pool: they are shown no certificate of ours, and theirs must be of the URL's host
+ * and signed by an authority in ca_file (PEM), which the caller keeps; NULL or "": by one that the system trusts. */
 void http_client_of_strangers(struct http_client *c, const char *ca_file);
 /* RC_OK where the file can be read and has certificates, or where none is named; for a service's start. */
 enum rc http_ca_file_check(const char *ca_file, struct err *err);

@@ -138,8 +138,8 @@ static bool tcp_info(const struct http_connection *c, struct tcp_info *info) {
   "\r\n{\"error\":{\"code\":\"" code "\",\"message\":\"" message "\",\"field\":\"\"}}"
 
 /* libmicrohttpd accepts no answer before a request is complete and sends none itself, so this text is all that goes
- * out, and over TLS nothing: it would be no record of it.  A peer that has sent nothing gets none: it would take the text
- * for the answer to its next request. */
+ * out, and over TLS nothing: it would be no record of it.  A peer that has sent nothing gets none: it would take the
+ * text for the answer to its next request. */
 static void say_why(const struct http_connection *c, enum drop_why why) {
   static const char late[] =
       LAST_WORDS("408 Request Timeout", "", "timeout", "the rest of the request was expected sooner");

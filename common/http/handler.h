@@ -50,7 +50,8 @@ struct http_route {
   const char *path;      /* "/v1/runs/{id}/pause": a {name} matches one segment */
   http_handler handler;  /* must not block on anything without a deadline */
   size_t body_bytes_max; /* 0: LIMIT_BODY_BYTES */
-  unsigned roles;        /* whose token is asked for where tokens are: bits of roles.h; 0: HTTP_ADMIN; HTTP_OPEN: nobody's */
+  unsigned roles;        /* whose token is asked for where tokens are: bits of roles.h; 0: HTTP_ADMIN; HTTP_OPEN:
+                          * nobody's */
   /* NULL, or body_bytes_max of a service that learns it late; called when the header has come, must not wait */
   size_t (*body_limit)(void *context);
   size_t json_nodes_max; /* of a JSON body; 0: LIMIT_JSON_NODES */
@@ -71,8 +72,8 @@ enum rc http_query_i64(const struct http_request *r, const char *name, int64_t d
                        int64_t *out, struct err *err);
 const char *http_header(const struct http_request *r, const char *name); /* case-insensitive; NULL when absent */
 const char *http_body(const struct http_request *r, size_t *len);
-/* Takes the body over: the caller frees *out, and the request has none any more.  It stays charged to the service's bodies
- * for as long as the request lasts. */
+/* Takes the body over: the caller frees *out, and the request has none any more.  It stays charged to the service's
+ * bodies for as long as the request lasts. */
 void http_take_body(struct http_request *r, struct buf *out);
 /* Does its Content-Type say application/octet-stream? */
 bool http_body_is_bytes(const struct http_request *r);
@@ -97,7 +98,8 @@ void http_reply_json(struct http_request *r, int status, struct buf *body);
 struct http_source {
   void *context;
   size_t len; /* the body's */
-  /* Copies up to max bytes from `at` on, on a server thread, and must not wait; 0: they are gone, the connection is closed. */
+  /* Copies up to max bytes from `at` on, on a server thread, and must not wait; 0: they are gone, the connection is
+   * closed. */
   size_t (*read)(void *context, size_t at, char *out, size_t max);
   void (*end)(void *context); /* called once, after the last read */
 };

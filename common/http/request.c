@@ -220,7 +220,8 @@ const char *http_peer(struct http_request *r) {
   const union MHD_ConnectionInfo *info =
       r->connection == NULL ? NULL : MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
   const struct sockaddr *from = info == NULL ? NULL : info->client_addr;
-  const socklen_t len = from != NULL && from->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+  const socklen_t len =
+      from != NULL && from->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
   if (from == NULL || getnameinfo(from, len, text, sizeof text, NULL, 0, NI_NUMERICHOST) != 0) return "";
   const char *kept = arena_strdup(&r->arena, text);
   return kept == NULL ? "" : kept;

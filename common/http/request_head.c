@@ -1,9 +1,9 @@
-/* Judges a request by its head: its form, client certificate, token, path, method, role, the announced body, the service's own
- * admission.
+/* Judges a request by its head: its form, client certificate, token, path, method, role, the announced body, the
+ * service's own admission.
  *
  * Runs on libmicrohttpd's thread of the connection, once, when the header is complete and before any of the body is
- * read: a refused request costs no memory for its body.  The token is judged (tokens.h) before anything tells whether the
- * path exists.  Next: request_body.c, then the handler. */
+ * read: a refused request costs no memory for its body.  The token is judged (tokens.h) before anything tells whether
+ * the path exists.  Next: request_body.c, then the handler. */
 #include "common/http/request_head.h"
 
 #include <stdio.h>
@@ -57,8 +57,8 @@ static void refuse_role(struct http_request *r) {
   char wanted[64], has[64];
   name_roles(wanted, sizeof wanted, roles_of(r->route) | HTTP_ADMIN);
   name_roles(has, sizeof has, r->caller.roles);
-  err_set(&err, RC_FORBIDDEN, NULL, "a token of %s was expected for %s %s, but one of %s came", wanted, r->route->method,
-          r->route->path, has);
+  err_set(&err, RC_FORBIDDEN, NULL, "a token of %s was expected for %s %s, but one of %s came", wanted,
+          r->route->method, r->route->path, has);
   request_refuse(r, MHD_HTTP_FORBIDDEN, &err);
 }
 

@@ -1,7 +1,7 @@
 /* What is logged on behalf of a request: its number, its trace, what its path names.
  *
- * The thread that calls a request's handler has it as its log context from request_log_begin to request_log_end; work that
- * the handler hands to other threads takes it along (common/base/log.h). */
+ * The thread that calls a request's handler has it as its log context from request_log_begin to request_log_end; work
+ * that the handler hands to other threads takes it along (common/base/log.h). */
 #ifndef LEASEHOLD_HTTP_REQUEST_LOG_H
 #define LEASEHOLD_HTTP_REQUEST_LOG_H
 

@@ -29,8 +29,8 @@ struct http_server_options {
   const struct http_route *routes;
   size_t route_count;
   void *context; /* handed to every handler */
-  /* NULL, or why the service is not ready yet: until http_server_open only this module's own handlers and those of `early`
-   * routes are called, others answer 503 with this text. */
+  /* NULL, or why the service is not ready yet: until http_server_open only this module's own handlers and those of
+   * `early` routes are called, others answer 503 with this text. */
   const char *closed;
 };
 

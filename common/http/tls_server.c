@@ -4,16 +4,16 @@
  *                  |                                        the state HEAD of connections.c bounds its time
  *                  +-- first byte is a letter: plain HTTP, which is told so
  *
- * Each connection has the newest credentials when it begins and keeps them alive until it ends, so files may be replaced
- * at any time.  A client's certificate is asked for, not demanded, by the handshake: routes that are open (health) are
- * answered without one, since probes of a container platform have none, and a client that is refused gets a sentence
- * rather than an alert.  It is judged once for a connection, and again when the files have changed: an authority that was
- * taken out of --tls-client-ca lets nobody in from then on, on open connections neither.
+ * Each connection has the newest credentials when it begins and keeps them alive until it ends, so files may be
+ * replaced at any time.  A client's certificate is asked for, not demanded, by the handshake: routes that are open
+ * (health) are answered without one, since probes of a container platform have none, and a client that is refused gets
+ * a sentence rather than an alert.  It is judged once for a connection, and again when the files have changed: an
+ * authority that was taken out of --tls-client-ca lets nobody in from then on, on open connections neither.
  *
- * Handshakes that fail are counted by why (leasehold_tls_handshakes_failed_total).  libmicrohttpd tells of them in its log only,
- * and by the time it reports the end of a connection the session is gone.  So GnuTLS tells when one is complete (the hook on
- * Finished), `pull` notes what came, and the logger, which libmicrohttpd calls on the thread of the handshake right after
- * it has failed, asks the session for the client's alert.
+ * Handshakes that fail are counted by why (leasehold_tls_handshakes_failed_total).  libmicrohttpd tells of them in its
+ * log only, and by the time it reports the end of a connection the session is gone.  So GnuTLS tells when one is
+ * complete (the hook on Finished), `pull` notes what came, and the logger, which libmicrohttpd calls on the thread of
+ * the handshake right after it has failed, asks the session for the client's alert.
  *
  * libmicrohttpd 0.9.75 with epoll would spin while a handshake is half done (it takes the socket for readable until the
  * next read of a request), so a server with TLS polls: see start_daemon in server.c. */
@@ -50,7 +50,8 @@ void tls_server_register(struct http_server *s) {
     snprintf(labels, sizeof labels, "why=\"%s\"", why[i]);
     s->handshakes_failed[i] = metrics_register(
         METRIC_COUNTER, "leasehold_tls_handshakes_failed_total", labels,
-        "Connections to the TLS port without a handshake: nothing came (silent), plain HTTP, no TLS that is spoken here "
+        "Connections to the TLS port without a handshake: nothing came (silent), plain HTTP, no TLS that is spoken "
+        "here "
         "(unfit), refused by the client, ended half way; and clients whose certificate is missing or refused.");
   }
 }
@@ -59,7 +60,8 @@ void tls_server_register(struct http_server *s) {
 static void answer_plain(int fd) {
   static const char words[] =
       "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
-      "{\"error\":{\"code\":\"invalid\",\"message\":\"this port speaks TLS: an https:// URL was expected, but plain HTTP "
+      "{\"error\":{\"code\":\"invalid\",\"message\":\"this port speaks TLS: an https:// URL was expected, but plain "
+      "HTTP "
       "came\",\"field\":\"\"}}";
   char rest[4096];
   for (int i = 0; i < PLAIN_READS_MAX && recv(fd, rest, sizeof rest, MSG_DONTWAIT) > 0; i++) continue;
@@ -139,16 +141,19 @@ void tls_server_begin(struct http_connection *c, struct MHD_Connection *connecti
 }
 
 static enum rc judge(gnutls_session_t session, struct err *err) {
-  gnutls_typed_vdata_st purpose = {.type = GNUTLS_DT_KEY_PURPOSE_OID, .data = (unsigned char *)GNUTLS_KP_TLS_WWW_CLIENT};
+  gnutls_typed_vdata_st purpose = {.type = GNUTLS_DT_KEY_PURPOSE_OID,
+                                   .data = (unsigned char *)GNUTLS_KP_TLS_WWW_CLIENT};
   gnutls_datum_t why = {0};
   unsigned status = 0;
   if (gnutls_certificate_verify_peers(session, &purpose, 1, &status) < 0)
-    return err_set(err, RC_FORBIDDEN, NULL,
-                   "a client certificate signed by an authority of --tls-client-ca was expected, but none came: show one "
-                   "(--tls-cert and --tls-key of Leasehold's own programs, --cert and --key of curl)");
+    return err_set(
+        err, RC_FORBIDDEN, NULL,
+        "a client certificate signed by an authority of --tls-client-ca was expected, but none came: show one "
+        "(--tls-cert and --tls-key of Leasehold's own programs, --cert and --key of curl)");
   if (status == 0) return RC_OK;
   gnutls_certificate_verification_status_print(status, GNUTLS_CRT_X509, &why, 0);
-  err_set(err, RC_FORBIDDEN, NULL, "the client certificate is refused: %s", why.data ? (const char *)why.data : "it is not valid");
+  err_set(err, RC_FORBIDDEN, NULL, "the client certificate is refused: %s",
+          why.data ? (const char *)why.data : "it is not valid");
   gnutls_free(why.data);
   return RC_FORBIDDEN;
 }

@@ -21,7 +21,8 @@ static bool is_key(const char *text, size_t len) {
   if (!at) return len <= KEY_CHARS && is_lower(text[0]) && is_name(text, len);
   const size_t tenant = (size_t)(at - text), system = len - tenant - 1;
   if (tenant < 1 || tenant > TENANT_CHARS || system < 1 || system > SYSTEM_CHARS) return false;
-  return (is_lower(text[0]) || is_digit(text[0])) && is_name(text, tenant) && is_lower(at[1]) && is_name(at + 1, system);
+  return (is_lower(text[0]) || is_digit(text[0])) && is_name(text, tenant) && is_lower(at[1]) &&
+         is_name(at + 1, system);
 }
 
 static bool is_value(const char *text, size_t len) {

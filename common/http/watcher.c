@@ -1,16 +1,17 @@
 /* Watches suspended requests for hang-ups and deadlines, which libmicrohttpd does not do.
  *
- * One thread epolls the sockets of all connections, each from its opening on, so that a request costs no call for it, and
- * keeps the deadlines of suspended requests.  A hang-up is told once; it is kept for a request that is suspended later.
- * A request is watched, by way of its connection's entry (connections.c), from http_suspend (or http_stream_begin) until
- * it is replied to or cancelled, whichever comes first under the lock:
+ * One thread epolls the sockets of all connections, each from its opening on, so that a request costs no call for it,
+ * and keeps the deadlines of suspended requests.  A hang-up is told once; it is kept for a request that is suspended
+ * later.  A request is watched, by way of its connection's entry (connections.c), from http_suspend (or
+ * http_stream_begin) until it is replied to or cancelled, whichever comes first under the lock:
  *
  *     watched --reply--> gone from the table                    (no callback will start)
  *        +--hang-up, deadline, shutdown--> due --> callback     (at most once; the request is kept while it runs)
  *
- * The sockets are libmicrohttpd's.  Closing one takes it out of the epoll set: no dup() is needed.  An event may outlive
- * its connection, so it carries the entry's index and a generation, never a pointer.  The table is scanned for deadlines: 4,096 entries take some microseconds, and the
- * thread wakes only when a deadline or the sweep of connections.c, which it also runs, is due. */
+ * The sockets are libmicrohttpd's.  Closing one takes it out of the epoll set: no dup() is needed.  An event may
+ * outlive its connection, so it carries the entry's index and a generation, never a pointer.  The table is scanned for
+ * deadlines: 4,096 entries take some microseconds, and the thread wakes only when a deadline or the sweep of
+ * connections.c, which it also runs, is due. */
 #include "common/http/watcher.h"
 
 #include <assert.h>
@@ -125,7 +126,8 @@ static void end_revoked(struct http_server *s) {
   if (generation == s->watcher.tokens_generation) return;
   s->watcher.tokens_generation = generation;
   for (struct http_request *r = s->requests; r != NULL; r = r->next) {
-    if (!watcher_watches(r) || r->caller.roles == 0 || tokens_still(tokens, &r->token, r->route->roles | HTTP_ADMIN)) continue;
+    if (!watcher_watches(r) || r->caller.roles == 0 || tokens_still(tokens, &r->token, r->route->roles | HTTP_ADMIN))
+      continue;
     shutdown(r->place->fd, SHUT_RDWR);
     watcher_cancel(r, HTTP_CANCEL_HANGUP);
   }

@@ -63,7 +63,8 @@ size_t json_characters(const struct json *string); /* Unicode's, as JSON Schema 
 /* A member by its path of keys, "lag.mean"; NULL where one is missing or null, and where v is NULL.  Keys of up to 63
  * bytes. */
 const struct json *json_find(const struct json *v, const char *path);
-double json_find_number(const struct json *v, const char *path); /* 0 or 1 for a boolean; NaN where there is no number */
+double json_find_number(const struct json *v, const char *path); /* 0 or 1 for a boolean; NaN where there is no
+                                                                  * number */
 
 /* --- declarative reading --- */
 enum json_kind {

@@ -166,8 +166,8 @@ struct ops {
   void (*matrix_pack)(const struct ops *, struct matrix *W, const void *w_operand); /* from [N,K]; W->data given */
   /* W = w^T: N = cols, K = rows */
   void (*matrix_pack_transposed)(const struct ops *, struct matrix *W, const void *w_operand, int rows, int cols);
-  /* T = rows [first, first + T->N) of W's transpose; T->data given, T->K = W->N, first a multiple of 16.  NULL where memory is
-   * not the host's. */
+  /* T = rows [first, first + T->N) of W's transpose; T->data given, T->K = W->N, first a multiple of 16.  NULL where
+   * memory is not the host's. */
   void (*matrix_transpose)(const struct ops *, struct matrix *T, const struct matrix *W, int first);
   /* Rows [first, first+count) -> [count,K] */
   void (*matrix_unpack_rows)(const struct ops *, void *w_operand, const struct matrix *W, int first, int count);
@@ -240,7 +240,8 @@ struct ops {
                                const int32_t *row, const int32_t *place, int T, int N, int K);
   /* db[N] += dy[T,N], token after token */
   void (*add_bias_backward)(const struct ops *, float *db, const void *dy_operand, int T, int N);
-  /* dx overwritten.  Without w no norm, and no dw.  Where memory is the host's, dx or dw may be NULL: it is not wanted. */
+  /* dx overwritten.  Without w no norm, and no dw.  Where memory is the host's, dx or dw may be NULL: it is not
+   * wanted. */
   void (*head_norm_rope_backward)(const struct ops *, float *dx, float *dw, const float *dy, const float *x,
                                   const void *w_operand, bool plus_one, const float *rstd, const float *rope,
                                   const int32_t *position, const int32_t *row, int T, int H, int E);
@@ -263,8 +264,8 @@ struct ops {
                          const int32_t *expert, const float *share, const int32_t *row, bool normalize, int T, int N,
                          int k);
   /* dlogits operand[T,V] = (dlogprob[t] * (1[v = target] - p) - dentropy[t] * p * (log p + entropy[t])) / temperature:
-   * p = exp(z - lse), entropy as `logprob` gave it; rows with target < 0 are zero.  dentropy and entropy NULL: no entropy
-   * counts, and rows whose dentropy is 0 are the same, bit for bit. */
+   * p = exp(z - lse), entropy as `logprob` gave it; rows with target < 0 are zero.  dentropy and entropy NULL: no
+   * entropy counts, and rows whose dentropy is 0 are the same, bit for bit. */
   void (*logprob_backward)(const struct ops *, void *dlogits_operand, const float *dlogprob, const float *dentropy,
                            const float *entropy, const float *logits, const float *lse, const int32_t *target,
                            float temperature, int T, int V);

@@ -20,8 +20,8 @@ bool progress_at(char *out, struct progress *p, size_t bytes, int64_t now_ms) {
   p->told_ms = now_ms;
   const int64_t took_ms = now_ms - p->begun_ms;
   const double left_ms = (double)took_ms * (double)(p->all - p->done) / (double)p->done;
-  snprintf(out, PROGRESS_LINE_MAX, "%.380s: %.1f of %.1f GiB, %.2f GiB/s, %.0f s to go", p->what, gib(p->done), gib(p->all),
-           gib(p->done) * 1000 / (double)took_ms, left_ms / 1000);
+  snprintf(out, PROGRESS_LINE_MAX, "%.380s: %.1f of %.1f GiB, %.2f GiB/s, %.0f s to go", p->what, gib(p->done),
+           gib(p->all), gib(p->done) * 1000 / (double)took_ms, left_ms / 1000);
   return true;
 }
 

@@ -1,4 +1,5 @@
-/* Tells how far reading or writing a large file has come: a line in the log every few seconds, and none for a short one.
+/* Tells how far reading or writing a large file has come: a line in the log every few seconds, and none for a short
+ * one.
  *
  * Who does so makes one, adds what has been done, and asks nothing back.  The line says how much is done, how fast,
  * and how long the rest will take at that speed.  One thread at a time. */

@@ -37,8 +37,8 @@ enum rc st_open_memory(struct st_file **out, const void *bytes, size_t len, stru
 /* mmap's the file (read-only). */
 enum rc st_open_file(struct st_file **out, const char *path, struct err *err);
 /* The weights of a Hugging Face folder as if they were one file: model.safetensors, else the shards that
- * model.safetensors.index.json names.  Every tensor of the index must be in the shard that it names, and no tensor in two:
- * RC_INVALID; RC_NOT_FOUND when the folder holds neither. */
+ * model.safetensors.index.json names.  Every tensor of the index must be in the shard that it names, and no tensor in
+ * two:  RC_INVALID; RC_NOT_FOUND when the folder holds neither. */
 enum rc st_open_folder(struct st_file **out, const char *dir, struct err *err);
 bool st_folder_has_weights(const char *dir);
 void st_close(struct st_file *f); /* NULL is fine */
@@ -51,8 +51,8 @@ void st_drop(const struct st_file *f, const struct st_tensor *t);
 /* The caller is about to read a tensor's bytes: of a mapped file the kernel may begin to bring them in. */
 void st_prefetch(const struct st_file *f, const struct st_tensor *t);
 const void *st_data(const struct st_file *f, const struct st_tensor *t);
-/* Rows [from, to) of a tensor as a tensor that st_data, st_drop and st_prefetch take like any other: several matrices may lie
- * one below the other in one tensor.  The range must be within its first dimension. */
+/* Rows [from, to) of a tensor as a tensor that st_data, st_drop and st_prefetch take like any other: several matrices
+ * may lie one below the other in one tensor.  The range must be within its first dimension. */
 static inline struct st_tensor st_rows(const struct st_tensor *t, int64_t from, int64_t to) {
   struct st_tensor rows = *t;
   const size_t row_bytes = t->shape[0] > 0 ? t->bytes / (size_t)t->shape[0] : 0;

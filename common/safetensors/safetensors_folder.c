@@ -4,8 +4,8 @@
  *   <file>                         a safetensors file beside it, each mapped
  *
  * The shards' tensors become one list, so that whoever fills weights need not know how many files they came in.  As in
- * transformers, model.safetensors wins over an index beside it, and a tensor that a shard holds without the index naming it
- * counts like any other.  A file's name must be a plain name: an index cannot lead out of its folder.
+ * transformers, model.safetensors wins over an index beside it, and a tensor that a shard holds without the index
+ * naming it counts like any other.  A file's name must be a plain name: an index cannot lead out of its folder.
  *
  * Called by the services that load a model's folder; the result is immutable, and any thread may read it. */
 #include <stdlib.h>
@@ -28,7 +28,8 @@ struct shard_names {
   size_t count;
 };
 
-/* The number of the shard of that name, or -1.  The tensors of one follow each other mostly, so the last is asked first. */
+/* The number of the shard of that name, or -1.  The tensors of one follow each other mostly, so the last is asked
+ * first. */
 static int find_shard(const struct shard_names *s, const char *name) {
   for (size_t i = s->count; i-- > 0;)
     if (strcmp(s->names[i], name) == 0) return (int)i;
@@ -113,8 +114,8 @@ static enum rc check_places(const struct st_file *f, const struct shard_names *s
   while (json_next(map, &cursor, &tensor, &value)) {
     const struct st_tensor *t = st_find(f, tensor);
     if (t && t->shard == find_shard(s, json_word(value))) continue;
-    return err_set(err, RC_INVALID, tensor, "tensor %.200s: %s says that it is in %s, and it is %s%s", tensor, index_file,
-                   json_word(value), t ? "in " : "not", t ? s->names[t->shard] : "");
+    return err_set(err, RC_INVALID, tensor, "tensor %.200s: %s says that it is in %s, and it is %s%s", tensor,
+                   index_file, json_word(value), t ? "in " : "not", t ? s->names[t->shard] : "");
   }
   return RC_OK;
 }

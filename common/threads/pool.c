@@ -11,8 +11,8 @@
  * ranges, and read only by a thread that has taken a part, without which the job cannot end.  So a worker that comes
  * late finds nothing, and nobody has waited for it.
  *
- * A sleeper announces itself (asleep = true) before it looks at its range a last time; the caller fills the range before
- * it looks at asleep.  Both are sequentially consistent, hence one of them sees the other.
+ * A sleeper announces itself (asleep = true) before it looks at its range a last time; the caller fills the range
+ * before it looks at asleep.  Both are sequentially consistent, hence one of them sees the other.
  *
  * The scheduler takes a core from a thread in the middle of a part, and then all wait for that part.  So a worker
  * offers its core between two parts every OFFER_US, and when it waits: another process that waits for the core gets it

@@ -2,14 +2,15 @@
  *
  * As soon as another process keeps a core busy, the scheduler often wakes a worker on the caller's core: then two
  * threads of the pool share one core and the other process has one to itself.  So each worker is bound to a core.  The
- * caller's thread, which belongs to whoever runs the pool, is not bound; it leaves the workers' cores to them.  A worker
- * gives its core away between two parts, where nobody waits for it; the caller has no such moment.  So when another
- * process takes time from the caller and none from a worker, these two change places.
+ * caller's thread, which belongs to whoever runs the pool, is not bound; it leaves the workers' cores to them.  A
+ * worker gives its core away between two parts, where nobody waits for it; the caller has no such moment.  So when
+ * another process takes time from the caller and none from a worker, these two change places.
  *
  *   caller, before a job: pool_cores_look --changed places--> pool_cores_bind of that worker
  *   worker, after it gave its core away: pool_cores_robbed
  *
- * A mask that somebody else has set for the caller's thread meanwhile is left as it is, and nothing is moved any more. */
+ * A mask that somebody else has set for the caller's thread meanwhile is left as it is, and nothing is moved any
+ * more. */
 #ifndef LEASEHOLD_THREADS_POOL_CORES_H
 #define LEASEHOLD_THREADS_POOL_CORES_H
 

@@ -30,13 +30,14 @@ static enum rc check_url(const char *field, const char *text, struct err *err) {
   static const char plain[] = "http://", secure[] = "https://";
   const bool tls = strncmp(text, secure, sizeof secure - 1) == 0;
   const size_t len = strlen(text), head = tls ? sizeof secure - 1 : sizeof plain - 1;
-  bool ok =
-      (tls || strncmp(text, plain, head) == 0) && len > head && text[head] != '/' && text[head] != ':' && text[len - 1] != '/';
+  bool ok = (tls || strncmp(text, plain, head) == 0) && len > head && text[head] != '/' && text[head] != ':' &&
+            text[len - 1] != '/';
   for (size_t i = 0; ok && i < len; i++) ok = text[i] > 0x20 && text[i] < 0x7F && !strchr("?#\"<>\\^`{|}@", text[i]);
   if (ok) return RC_OK;
-  return err_set(err, RC_INVALID, field,
-                 "expected a URL like http://host:port or https://host:port, without query or slash at the end, got \"%.*s\"", SHOWN_BYTES,
-                 text);
+  return err_set(
+      err, RC_INVALID, field,
+      "expected a URL like http://host:port or https://host:port, without query or slash at the end, got \"%.*s\"",
+      SHOWN_BYTES, text);
 }
 
 enum rc wire_fields(const struct json *object, const struct json_field *fields, size_t count, struct arena *arena,

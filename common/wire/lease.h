@@ -110,8 +110,8 @@ void lease_result_encode(const struct lease_result *m, struct buf *out);
 /* Checks bounds, equal lengths, finite log-probabilities <= 0 (a NaN cannot be written in JSON; 1e999 is refused),
  * segments and spans that cover. */
 enum rc lease_result_decode(struct lease_result *m, const struct json *body, struct arena *arena, struct err *err);
-/* The same message as safetensors (lease_result_tensors.c), and the same checks.  What *m points to lives in the arena, but
- * token ids and log-probabilities stay in the bytes, which must last as long and are not to be changed. */
+/* The same message as safetensors (lease_result_tensors.c), and the same checks.  What *m points to lives in the arena,
+ * but token ids and log-probabilities stay in the bytes, which must last as long and are not to be changed. */
 enum rc lease_result_encode_tensors(const struct lease_result *m, struct buf *out, struct err *err);
 enum rc lease_result_decode_tensors(struct lease_result *m, const void *bytes, size_t len, struct arena *arena,
                                     struct err *err);

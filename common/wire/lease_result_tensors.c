@@ -124,7 +124,8 @@ static enum rc read_columns(struct columns *c, const struct st_file *f, struct a
   if (rc == RC_OK) rc = wire_tensor_read(&samples, &c->sample_rows, f, "samples", ST_I32, COLUMNS, arena, err);
   if (rc == RC_OK) rc = wire_tensor_borrow(&tokens, &c->token_rows, f, "token_ids", ST_I32, arena, err);
   if (rc == RC_OK) rc = wire_tensor_borrow(&logprobs, &c->logprob_rows, f, "logprobs", ST_F32, arena, err);
-  if (rc == RC_OK) rc = wire_tensor_read(&segments, &c->segments.count, f, "segments", ST_I32, TENSOR_SEGMENT_COLUMNS, arena, err);
+  if (rc == RC_OK)
+    rc = wire_tensor_read(&segments, &c->segments.count, f, "segments", ST_I32, TENSOR_SEGMENT_COLUMNS, arena, err);
   if (rc != RC_OK) return rc;
   c->spans = spans;
   c->samples = samples;
@@ -235,7 +236,8 @@ static enum rc read_samples(struct lease_result *m, struct columns *c, struct ar
   if (c->tokens_taken != c->token_rows || c->segments.taken != c->segments.count || c->spans_taken != c->span_rows)
     return err_set(err, RC_INVALID, "samples",
                    "expected every token, segment and span to be a sample's, got %zu, %zu and %zu too many",
-                   c->token_rows - c->tokens_taken, c->segments.count - c->segments.taken, c->span_rows - c->spans_taken);
+                   c->token_rows - c->tokens_taken, c->segments.count - c->segments.taken,
+                   c->span_rows - c->spans_taken);
   return lease_result_check(m, err);
 }
 

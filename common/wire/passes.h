@@ -1,5 +1,5 @@
-/* Passes without a gradient: the reference's log-probabilities of a run with a KL term, computed by workers of their own
- * (trainer-server --role preprocess) while the trainer trains on other groups.
+/* Passes without a gradient: the reference's log-probabilities of a run with a KL term, computed by workers of their
+ * own (trainer-server --role preprocess) while the trainer trains on other groups.
  *
  *   POST /v1/workers/{id}/passes  -->  passes, each a lease on one sealed group under the run's version 0
  *   heartbeats with their ids     -->  renewed; `lost` names those that are no longer this worker's
@@ -43,7 +43,8 @@ struct pass_answer {
 struct pass_result {
   const char *worker_id;
   uint64_t epoch, fence;
-  struct digest weights_digest; /* of the weights that computed, taken from memory; zero of a pass that is handed back */
+  struct digest weights_digest; /* of the weights that computed, taken from memory; zero of a pass that is handed
+                                 * back */
   bool handed_back;             /* not computed: to be given to others */
   /* With handed_back: this worker can never compute the pass, and why (up to WIRE_REFUSED_BYTES characters); NULL: it
    * could. */

@@ -53,8 +53,9 @@ enum rc wire_version_spans_check(const struct version_span *spans, size_t count,
   for (size_t i = 0; i < count; i++) {
     const struct version_span *span = &spans[i];
     if (span->start != covered)
-      return err_set(err, RC_INVALID, FIELD, "expected span %zu to start at token %lld, where the one before ends, got %d",
-                     i, (long long)covered, span->start);
+      return err_set(err, RC_INVALID, FIELD,
+                     "expected span %zu to start at token %lld, where the one before ends, got %d", i,
+                     (long long)covered, span->start);
     if (i > 0 && span->version < spans[i - 1].version)
       return err_set(err, RC_INVALID, FIELD, "expected versions that never fall, got %lld after %lld",
                      (long long)span->version, (long long)spans[i - 1].version);

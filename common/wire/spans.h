@@ -15,8 +15,8 @@ struct version_span {
   bool fresh;
 };
 
-/* Spans: [{"version","start","count","fresh"}] that cover exactly `tokens` tokens, ascending, without gaps, with versions
- * that never fall.  Two neighbours may have the same version and differ in fresh. */
+/* Spans: [{"version","start","count","fresh"}] that cover exactly `tokens` tokens, ascending, without gaps, with
+ * versions that never fall.  Two neighbours may have the same version and differ in fresh. */
 void wire_kv_version_spans(struct json_writer *w, const struct version_span *spans, size_t count);
 enum rc wire_version_spans_read(struct version_span **out, size_t *count, const struct json *value, size_t tokens,
                                 struct arena *arena, struct err *err);

@@ -26,8 +26,8 @@ enum rc wire_tensors_counted(const struct st_file *f, size_t tensors, struct err
 /* A copy in the arena; columns 0: one dimension, else two, the second of so many. */
 enum rc wire_tensor_read(void **out, size_t *rows, const struct st_file *f, const char *name, enum st_dtype dtype,
                          int columns, struct arena *arena, struct err *err);
-/* The same of one dimension, where it lies in the file's bytes, not to be changed; copied only where it lies askew for its
- * type. */
+/* The same of one dimension, where it lies in the file's bytes, not to be changed; copied only where it lies askew for
+ * its type. */
 enum rc wire_tensor_borrow(void **out, size_t *rows, const struct st_file *f, const char *name,
                            enum st_dtype dtype, struct arena *arena, struct err *err);
 

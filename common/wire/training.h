@@ -12,7 +12,8 @@
 enum update_rule {
   UPDATE_STRICT,    /* "strict": once a round; left out of messages, as in those from before there was a choice */
   UPDATE_MINIBATCH, /* "minibatch": inner steps too, see struct submit_step */
-  UPDATE_INFLIGHT   /* "inflight": once a round, over samples of earlier versions, which bring behaviour log-probabilities */
+  UPDATE_INFLIGHT   /* "inflight": once a round, over samples of earlier versions, which bring behaviour
+                     * log-probabilities */
 }; /* the last two not for "evaluate" and "cross_entropy" */
 
 /* Names are those of the model module's parsers ("grpo", "tokens", "cosine"); the trainer maps and checks them. */
@@ -25,9 +26,10 @@ struct training_config {
   double kl_coefficient;
   /* Of the KL term; all that follows is left out of messages where it is as here: "k3", "loss", "" and 0. */
   const char *kl_estimator; /* "k1" | "k2" | "k3" */
-  const char *kl_in;        /* "loss" | "reward": then the trainer takes it off the advantages, whose kind it is told: */
+  const char *kl_in; /* "loss" | "reward": then the trainer takes it off the advantages, whose kind it is told: */
   const char *advantage;    /* "leave_one_out" | "group_centered"; "" unless kl_in is "reward" */
-  double kl_target;          /* of a token, by the estimator: kl_coefficient is adapted to it after each round; 0: it is constant */
+  double kl_target;          /* of a token, by the estimator: kl_coefficient is adapted to it after each round; 0: it is
+                              * constant */
   int32_t kl_horizon;        /* samples in which it may change by a fifth; with kl_target, else 0 */
   /* The digest, in hex, of weights that are the reference in the place of version 0's: a teacher's, which computes all
    * passes (trainer-server --role teach); the trainer has them not. "": none. */
@@ -40,7 +42,8 @@ struct training_config {
   const char *schedule; /* "constant" | "linear" | "cosine" */
   int32_t warmup_steps, total_steps;
   double temperature;       /* of the behaviour policy */
-  struct sampling_cut cut;  /* likewise; where other weights sampled, the current ones' rows are cut by their own logits */
+  struct sampling_cut cut;  /* likewise; where other weights sampled, the current ones' rows are cut by their own
+                             * logits */
   int32_t chunk_tokens;     /* budget that cuts a unit into chunks */
   int32_t checkpoint_every; /* rounds; the last round always writes one */
   /* "optimizer_moments": "8bit" rather than "32bit", which is left out; the trainer must have been started so. */
@@ -114,8 +117,8 @@ struct batch_sample {
   struct json_f32s behaviour;
   /* One for each trained token, where the group says so. */
   struct json_f32s reference;
-  /* Of a batch that is verified: the version drew the trained tokens from this one on, and computed all that they attended
-   * to; may be as many as there are.  -1: who drew the sample promises no equal bits. */
+  /* Of a batch that is verified: the version drew the trained tokens from this one on, and computed all that they
+   * attended to; may be as many as there are.  -1: who drew the sample promises no equal bits. */
   int32_t exact_from;
 };
 struct batch_group {
@@ -125,8 +128,8 @@ struct batch_group {
   bool has_reference;
   int64_t round;   /* in which it was issued; of a batch that is verified, else 0 and left out of messages */
   int64_t ordinal; /* in its round, refills counted; of a check or of such a batch, else 0 and left out of messages */
-  /* Of a check: where all draws are the same the trainer may take its gradient at once; the batch that has the same group
-   * later finds it done.  false is left out of messages. */
+  /* Of a check: where all draws are the same the trainer may take its gradient at once; the batch that has the same
+   * group later finds it done.  false is left out of messages. */
   bool ahead;
   struct batch_sample *samples;
   size_t sample_count;
@@ -137,9 +140,9 @@ struct draw_check {
   uint64_t seed;
   int64_t round;
 };
-/* How the samples of a batch with update "inflight" are judged by the forward pass that their gradient is taken of, and what
- * a sample may be off where other versions drew its tokens.  A group of a sample that is refused stays out of the sums, and
- * the answer says why. */
+/* How the samples of a batch with update "inflight" are judged by the forward pass that their gradient is taken of, and
+ * what a sample may be off where other versions drew its tokens.  A group of a sample that is refused stays out of the
+ * sums, and the answer says why. */
 struct batch_verify {
   bool wanted;
   bool inexact_too;     /* those that promise nothing are held against mismatch_most */
@@ -154,8 +157,9 @@ struct submit_batch {
   uint64_t epoch, fence;
   int64_t version;
   int32_t after_steps; /* inner steps of the round that come before; 0 is left out of messages */
-  /* Wanted: nothing is trained on, but groups `ahead`.  The trainer draws every token of the groups' samples, which are all of a group's, in
-   * order, again: from its own logits and the token's uniform.  The answer names the first that differs of each sample. */
+  /* Wanted: nothing is trained on, but groups `ahead`.  The trainer draws every token of the groups' samples, which are
+   * all of a group's, in order, again: from its own logits and the token's uniform.  The answer names the first that
+   * differs of each sample. */
   struct draw_check check;
   struct batch_verify verify; /* not of a check */
   struct batch_group *groups;
@@ -218,12 +222,13 @@ struct batch_status {
   struct err error; /* when failed */
   struct sample_logprobs *samples;
   size_t sample_count;           /* when done; 0 when only their digest was asked for (logprobs=0) */
-  int numbers;                   /* STATUS_*, to be written; 0: STATUS_LOGPROBS.  As JSON entropies come beside these only */
+  int numbers;                   /* STATUS_*, to be written; 0: STATUS_LOGPROBS.  As JSON entropies come beside these
+                                  * only */
   struct digest logprobs_sha256; /* when done, else zero: logprobs_digest */
   struct draw_difference *differences; /* when done: of a check; none is left out of messages */
   size_t difference_count;
-  /* When done: of a batch that is verified; none is left out of messages.  The groups of these samples are not in the sums,
-   * nor in samples, logprobs_sha256 and stats. */
+  /* When done: of a batch that is verified; none is left out of messages.  The groups of these samples are not in the
+   * sums, nor in samples, logprobs_sha256 and stats. */
   struct sample_refusal *refusals;
   size_t refusal_count;
   struct batch_stats stats;
@@ -234,15 +239,15 @@ struct batch_status {
 /* POST trainer /v1/submit-step: one optimizer step over the run's units since the last, then durable, then pushed,
  * then POST coordinator /v1/versions. Idempotent by step id.
  *
- * With announce_first the version is announced at once, which ends the step, and pushed afterwards, while the next one is
- * computed; so is its checkpoint written, which the next step waits for, but the last one's before it is announced.
- * Until then the newest checkpoint and the record of the rounds since make it durable.  Its answer has no pushes; push_us,
- * checkpoint_us and the intervals of both come with the answer of a later step.
+ * With announce_first the version is announced at once, which ends the step, and pushed afterwards, while the next one
+ * is computed; so is its checkpoint written, which the next step waits for, but the last one's before it is announced.
+ * Until then the newest checkpoint and the record of the rounds since make it durable.  Its answer has no pushes;
+ * push_us, checkpoint_us and the intervals of both come with the answer of a later step.
  *
  * An inner step ends with the optimizer step: no version, nothing durable, nothing pushed.  The round's own step comes
- * after all of its inner steps, over the groups that are left, which may be none.  `after_steps` lets the trainer refuse
- * (409 in the job's error) a batch or a step that is not next: a trainer that was started again has lost the inner
- * steps of its round, and is sent all batches and steps of the round again. */
+ * after all of its inner steps, over the groups that are left, which may be none.  `after_steps` lets the trainer
+ * refuse (409 in the job's error) a batch or a step that is not next: a trainer that was started again has lost the
+ * inner steps of its round, and is sent all batches and steps of the round again. */
 enum { KEPT_VERSIONS_MAX = 4096 };
 struct push_target {
   const char *worker_id;
@@ -290,8 +295,8 @@ struct step_status {
   /* A poisoned step changes no weight and still makes a version.  Of a round's own step: nor did any inner step. */
   bool skipped;
   int64_t step_us, checkpoint_us, push_us;
-  /* When done: the oldest version above 0 whose checkpoint is kept for a restart; 0: only version 0's is.  keep_versions do
-   * not count. */
+  /* When done: the oldest version above 0 whose checkpoint is kept for a restart; 0: only version 0's is.
+   * keep_versions do not count. */
   int64_t oldest_checkpoint;
   struct json_i32s checkpoints; /* when done: the versions whose checkpoints are kept, oldest first; none is left out */
   struct push_report *pushes;
@@ -306,7 +311,8 @@ struct version_announce {
   uint64_t epoch, fence;
   int64_t version;
   struct digest digest;
-  double grad_norm, lr; /* of the step that made it, as step_status says them: so they outlive a trainer that is lost now.  NAN: null */
+  double grad_norm, lr; /* of the step that made it, as step_status says them: so they outlive a trainer that is lost
+                         * now.  NAN: null */
   bool skipped;
   struct push_report *pushes;
   size_t push_count;

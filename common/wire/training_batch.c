@@ -122,12 +122,13 @@ enum rc batch_group_read(void *item, const struct json *value, item_read sample,
                          struct err *err) {
   struct batch_group *g = item;
   const struct json *samples = NULL;
-  const struct json_field fields[] = {WIRE_NAME("id", g->id),
-                                      {.name = "reference", .kind = FIELD_BOOL, .target = &g->has_reference},
-                                      {.name = "round", .kind = FIELD_I64, .target = &g->round, .min = 0, .max = UINT32_MAX},
-                                      {.name = "ordinal", .kind = FIELD_I64, .target = &g->ordinal, .min = 0, .max = UINT32_MAX},
-                                      {.name = "ahead", .kind = FIELD_BOOL, .target = &g->ahead},
-                                      WIRE_VALUE("samples", samples)};
+  const struct json_field fields[] = {
+      WIRE_NAME("id", g->id),
+      {.name = "reference", .kind = FIELD_BOOL, .target = &g->has_reference},
+      {.name = "round", .kind = FIELD_I64, .target = &g->round, .min = 0, .max = UINT32_MAX},
+      {.name = "ordinal", .kind = FIELD_I64, .target = &g->ordinal, .min = 0, .max = UINT32_MAX},
+      {.name = "ahead", .kind = FIELD_BOOL, .target = &g->ahead},
+      WIRE_VALUE("samples", samples)};
   const enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
   return rc ? rc : batch_samples_read(g, samples, sample, arena, err);
 }
@@ -192,7 +193,8 @@ static enum rc verify_read(struct batch_verify *v, const struct json *value, str
 enum rc batch_exact_check(const struct batch_sample *s, struct err *err) {
   const size_t trained = wire_segments_trained(s->segments, s->segment_count);
   if (s->exact_from < 0 || (size_t)s->exact_from <= trained) return RC_OK;
-  return err_set(err, RC_INVALID, "exact_from", "expected at most the %zu trained tokens, got %d", trained, s->exact_from);
+  return err_set(err, RC_INVALID, "exact_from", "expected at most the %zu trained tokens, got %d", trained,
+                 s->exact_from);
 }
 
 void submit_batch_write(const struct submit_batch *m, bool numbers, struct buf *out) {
@@ -233,7 +235,8 @@ enum rc submit_batch_read(struct submit_batch *m, const struct json *body, item_
   if (rc == RC_OK) rc = check_read(&m->check, check, arena, err);
   if (rc == RC_OK) rc = verify_read(&m->verify, verify, arena, err);
   if (rc == RC_OK && m->check.wanted && m->verify.wanted)
-    rc = err_set(err, RC_INVALID, "verify", "expected a batch that is trained on, got one with a check, which judges by itself");
+    rc = err_set(err, RC_INVALID, "verify",
+                 "expected a batch that is trained on, got one with a check, which judges by itself");
   if (rc == RC_OK) rc = wire_items(&list, &items, &m->group_count, groups, arena, err);
   if (rc) return rc;
   m->groups = items;
@@ -442,9 +445,9 @@ static void difference_write(const struct draw_difference *d, struct json_writer
 static enum rc difference_read(void *item, const struct json *value, struct arena *arena, struct err *err) {
   struct draw_difference *d = item;
   const struct json *logprob = NULL;
-  const struct json_field fields[] = {WIRE_NAME("id", d->id), WIRE_I32("position", d->position, 0, LIMIT_SEQUENCE_TOKENS),
-                                      WIRE_I32("token", d->token, 0, LIMIT_VOCABULARY - 1),
-                                      WIRE_VALUE("logprob", logprob)};
+  const struct json_field fields[] = {
+      WIRE_NAME("id", d->id), WIRE_I32("position", d->position, 0, LIMIT_SEQUENCE_TOKENS),
+      WIRE_I32("token", d->token, 0, LIMIT_VOCABULARY - 1), WIRE_VALUE("logprob", logprob)};
   const enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
   return rc == RC_OK ? float_or_nan(&d->logprob, "logprob", logprob, err) : rc;
 }

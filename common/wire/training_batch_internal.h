@@ -24,9 +24,9 @@ enum rc batch_sample_check(const struct batch_sample *s, struct err *err);
 /* Its exact tokens are trained ones; once it has its segments. */
 enum rc batch_exact_check(const struct batch_sample *s, struct err *err);
 
-/* The tensors that answers with log-probabilities have: `trained` I32 [samples], and as numbers (STATUS_*) say `logprobs`
- * F32 [trained] and `entropies` F32 [trained], which are left out where they are not told.  The samples that are read have
- * their ids; any bits are a log-probability here. */
+/* The tensors that answers with log-probabilities have: `trained` I32 [samples], and as numbers (STATUS_*) say
+ * `logprobs` F32 [trained] and `entropies` F32 [trained], which are left out where they are not told.  The samples that
+ * are read have their ids; any bits are a log-probability here. */
 enum { LOGPROB_TENSORS = 3 };
 /* *tensors: how many there are. */
 void sample_logprobs_entries(struct st_entry entries[LOGPROB_TENSORS], size_t *tensors,

@@ -68,8 +68,9 @@ enum rc submit_batch_encode_tensors(const struct submit_batch *m, struct buf *ou
   const enum rc rc = wire_tensors_begin(out, entries, tensors, BATCH_KEY, &head, err);
   buf_free(&head);
   if (rc != RC_OK) return rc;
-  buf_reserve(out, (size_t)(n.samples * 4 + n.tokens + n.segments * TENSOR_SEGMENT_COLUMNS + n.behaviour + n.reference) *
-                       sizeof(int32_t));
+  buf_reserve(out,
+              (size_t)(n.samples * 4 + n.tokens + n.segments * TENSOR_SEGMENT_COLUMNS + n.behaviour + n.reference) *
+                  sizeof(int32_t));
   for (size_t g = 0; g < m->group_count; g++) {
     for (size_t i = 0; i < m->groups[g].sample_count; i++) {
       const struct batch_sample *s = &m->groups[g].samples[i];
@@ -148,7 +149,8 @@ struct columns {
   size_t samples_taken, tokens_taken;
 };
 
-static enum rc read_logprob_rows(struct logprob_rows *r, const struct st_file *f, struct arena *arena, struct err *err) {
+static enum rc read_logprob_rows(struct logprob_rows *r, const struct st_file *f, struct arena *arena,
+                                 struct err *err) {
   void *items;
   if (!st_find(f, r->name)) return RC_OK;
   const enum rc rc = wire_tensor_read(&items, &r->count, f, r->name, ST_F32, 0, arena, err);
@@ -157,7 +159,8 @@ static enum rc read_logprob_rows(struct logprob_rows *r, const struct st_file *f
 }
 
 /* One for each sample of a batch that is verified. */
-static enum rc read_exact(struct columns *c, const struct st_file *f, size_t samples, struct arena *arena, struct err *err) {
+static enum rc read_exact(struct columns *c, const struct st_file *f, size_t samples, struct arena *arena,
+                          struct err *err) {
   void *items;
   size_t count;
   const enum rc rc = wire_tensor_read(&items, &count, f, "exact_from", ST_I32, 0, arena, err);
@@ -167,8 +170,8 @@ static enum rc read_exact(struct columns *c, const struct st_file *f, size_t sam
   return rc;
 }
 
-static enum rc read_columns(struct columns *c, const struct st_file *f, size_t samples, bool verified, struct arena *arena,
-                            struct err *err) {
+static enum rc read_columns(struct columns *c, const struct st_file *f, size_t samples, bool verified,
+                            struct arena *arena, struct err *err) {
   void *rows, *tokens, *segments, *advantages;
   c->behaviour.name = "behaviour";
   c->reference.name = "reference";
@@ -202,7 +205,8 @@ static enum rc take_logprobs(struct json_f32s *out, struct logprob_rows *r, cons
   const size_t trained = wire_segments_trained(s->segments, s->segment_count);
   const size_t left = r->count - r->taken;
   if (trained > left)
-    return err_set(err, RC_INVALID, r->name, "expected one for each of %zu trained tokens, %zu are left", trained, left);
+    return err_set(err, RC_INVALID, r->name, "expected one for each of %zu trained tokens, %zu are left", trained,
+                   left);
   if (trained == 0) return RC_OK;
   *out = (struct json_f32s){r->items + r->taken, trained};
   r->taken += trained;
@@ -263,7 +267,8 @@ static enum rc read_samples(struct submit_batch *m, const struct st_file *f, str
   if (rc == RC_OK) rc = expect_all_taken(&c.behaviour, err);
   if (rc == RC_OK) rc = expect_all_taken(&c.reference, err);
   if (rc != RC_OK || (c.tokens_taken == c.token_rows && c.segments.taken == c.segments.count)) return rc;
-  return err_set(err, RC_INVALID, "samples", "expected every token and segment to be a sample's, got %zu and %zu too many",
+  return err_set(err, RC_INVALID, "samples",
+                 "expected every token and segment to be a sample's, got %zu and %zu too many",
                  c.token_rows - c.tokens_taken, c.segments.count - c.segments.taken);
 }
 
@@ -308,7 +313,8 @@ void sample_logprobs_entries(struct st_entry entries[LOGPROB_TENSORS], size_t *t
   if (tells_logprobs(samples, count, numbers))
     entries[(*tensors)++] = (struct st_entry){"logprobs", ST_F32, 1, {logprobs}};
   if (tells_entropies(samples, count, numbers))
-    entries[(*tensors)++] = (struct st_entry){"entropies", ST_F32, 1, {numbers_count(samples, count, STATUS_ENTROPIES)}};
+    entries[(*tensors)++] =
+        (struct st_entry){"entropies", ST_F32, 1, {numbers_count(samples, count, STATUS_ENTROPIES)}};
 }
 
 static void numbers_append(struct buf *out, const struct sample_logprobs *samples, size_t count, int kind) {
@@ -397,7 +403,8 @@ enum rc batch_status_decode_tensors(struct batch_status *m, const void *bytes, s
   if (rc != RC_OK) return rc;
   rc = wire_tensors_metadata(&head, f, STATUS_KEY, err);
   if (rc == RC_OK) rc = batch_status_read(m, head, logprobs_read_id, arena, err);
-  if (rc == RC_OK) rc = sample_logprobs_take(m->samples, m->sample_count, STATUS_LOGPROBS | STATUS_ENTROPIES, f, arena, err);
+  if (rc == RC_OK)
+    rc = sample_logprobs_take(m->samples, m->sample_count, STATUS_LOGPROBS | STATUS_ENTROPIES, f, arena, err);
   json_free(head);
   st_close(f);
   return rc;

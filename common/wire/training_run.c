@@ -113,7 +113,8 @@ static enum rc kl_schedule_check(const struct training_config *c, struct err *er
   if (c->teacher[0] && c->reference_every != 0)
     return err_set(err, RC_INVALID, "reference_every", "the reference is the teacher, which stays: leave it out");
   if (c->kl_target == 0 && c->kl_horizon != 0)
-    return err_set(err, RC_INVALID, "kl_horizon", "`kl_horizon` is for `kl_target`, which is left out; got %d", c->kl_horizon);
+    return err_set(err, RC_INVALID, "kl_horizon", "`kl_horizon` is for `kl_target`, which is left out; got %d",
+                   c->kl_horizon);
   if (c->reference_every % c->checkpoint_every == 0) return RC_OK;
   return err_set(err, RC_INVALID, "reference_every",
                  "a reference comes back from its checkpoint: expected a multiple of checkpoint_every (%d), got %d",
@@ -130,8 +131,8 @@ static enum rc terms_check(const struct training_config *c, struct err *err) {
     rc = wire_choice(&index, "advantage", c->advantage, LINEAR_ADVANTAGES, WIRE_COUNT(LINEAR_ADVANTAGES), err);
   if (rc != RC_OK) return rc;
   if (!in_reward && c->advantage[0])
-    return err_set(err, RC_INVALID, "advantage", "the trainer is told the kind of advantage with kl_in 'reward' only, got '%s'",
-                   c->advantage);
+    return err_set(err, RC_INVALID, "advantage",
+                   "the trainer is told the kind of advantage with kl_in 'reward' only, got '%s'", c->advantage);
   if (in_reward && !takes_policies(c))
     return err_set(err, RC_INVALID, "kl_in", "objective '%s' has no rewards", c->objective);
   if (c->entropy_coefficient != 0 && strcmp(c->objective, "evaluate") == 0)
@@ -275,8 +276,8 @@ static enum rc read_start(struct run_start *s, const struct json *value, struct 
 
 enum rc training_config_complete(const struct training_config *c, struct err *err) {
   if (strcmp(c->normalization, "length") == 0 && c->length_max < 1)
-    return err_set(err, RC_INVALID, "length_max", "normalization 'length' needs the longest that a completion may be, got %d",
-                   c->length_max);
+    return err_set(err, RC_INVALID, "length_max",
+                   "normalization 'length' needs the longest that a completion may be, got %d", c->length_max);
   if (strcmp(c->kl_in, "reward") == 0 && !c->advantage[0])
     return err_set(err, RC_INVALID, "advantage", "kl_in 'reward' needs the kind of advantage, got none");
   return RC_OK;

@@ -101,7 +101,8 @@ enum rc worker_register_decode(struct worker_register *m, const struct json *bod
   if (rc == RC_OK) rc = wire_choice(&kind_at, "kind", kind, KIND_NAMES, WIRE_COUNT(KIND_NAMES), err);
   if (rc == RC_OK)
     rc = wire_choice(&exactness_at, "exactness", exactness, EXACTNESS_NAMES, WIRE_COUNT(EXACTNESS_NAMES), err);
-  if (rc == RC_OK && device) rc = wire_choice(&device_at, "device", device, DEVICE_NAMES, WIRE_COUNT(DEVICE_NAMES), err);
+  if (rc == RC_OK && device)
+    rc = wire_choice(&device_at, "device", device, DEVICE_NAMES, WIRE_COUNT(DEVICE_NAMES), err);
   if (rc == RC_OK) rc = fabric_read(&m->fabric, fabric, arena, err);
   if (rc) return rc;
   m->kind = (enum worker_kind)kind_at;

@@ -1,6 +1,6 @@
-/* Messages between workers (generation-servers, trainer-servers, preprocessors) and the coordinator: registration, heartbeat, the
- * current version.  Every X_encode appends JSON to a buf; every X_decode reads a parsed body into memory of the arena.
- * Unknown keys are refused in requests and in answers. */
+/* Messages between workers (generation-servers, trainer-servers, preprocessors) and the coordinator: registration,
+ * heartbeat, the current version.  Every X_encode appends JSON to a buf; every X_decode reads a parsed body into memory
+ * of the arena.  Unknown keys are refused in requests and in answers. */
 #ifndef LEASEHOLD_WIRE_WORKER_H
 #define LEASEHOLD_WIRE_WORKER_H
 
@@ -19,7 +19,8 @@
 enum worker_kind {
   WORKER_GENERATION,
   WORKER_TRAINER,
-  WORKER_PREPROCESS /* a trainer-server that computes passes (passes.h): it trains nothing, so it has no place to hold */
+  WORKER_PREPROCESS /* a trainer-server that computes passes (passes.h): it trains nothing, so it has no place to
+                     * hold */
 };
 
 /* The promise of a worker's kernels.  "invariant": a row's bits do not depend on the other rows; "fastest": they
@@ -39,8 +40,8 @@ struct worker_fabric {
 /* The holder among trainers is given work; a standby waits until the holder of the place is gone. */
 enum worker_role { ROLE_NONE, ROLE_HOLDER, ROLE_STANDBY }; /* absent | "holder" | "standby" */
 
-/* POST /v1/workers. A generation-server's or preprocessor's name that registers again is a new incarnation: it gets a new id, the old
- * one's leases are re-issued.  A trainer is known by its identity; one without is known by its name. */
+/* POST /v1/workers. A generation-server's or preprocessor's name that registers again is a new incarnation: it gets a
+ * new id, the old one's leases are re-issued.  A trainer is known by its identity; one without is known by its name. */
 struct worker_register {
   const char *name;      /* "gen-1": letters, digits, '.', '_', '-' */
   enum worker_kind kind; /* "generation" | "trainer" | "preprocess" */
@@ -50,7 +51,8 @@ struct worker_register {
   enum worker_device device; /* "cpu", also when absent | "cuda" */
   struct worker_fabric fabric;
   /* A generation-server's: whoever shows it may push weights to this server, and it is good for nothing else.  The
-   * coordinator tells the trainer, who so needs to show no token of its own.  In the characters of a name; NULL: none is asked for. */
+   * coordinator tells the trainer, who so needs to show no token of its own.  In the characters of a name; NULL: none
+   * is asked for. */
   const char *push_token;
   const char *identity; /* kept by a trainer in its state directory, in the characters of a name; NULL: none */
 };

@@ -1,7 +1,7 @@
 /* leasehold, the command line: finds the command that the words name, reads its flags, and runs it.
  *
- * Everything that it does is a call of the coordinator's API that anybody can make; -v prints each as a curl command.  It keeps
- * nothing: what it shows is in the ledger. */
+ * Everything that it does is a call of the coordinator's API that anybody can make; -v prints each as a curl command.
+ * It keeps nothing: what it shows is in the ledger. */
 #include <stdio.h>
 #include <string.h>
 
@@ -125,7 +125,8 @@ static void print_help(const struct option *options, size_t count) {
   printf("\nCommands:\n");
   for (size_t i = 0; i < command_count; i++) printf("  %s\n      %s\n", commands[i].usage, commands[i].help);
   printf(
-      "\nExit status: 0 done, or the run completed; 1 refused, the run ended otherwise, or doctor: a line fails; 2 wrong usage; 3 no "
+      "\nExit status: 0 done, or the run completed; 1 refused, the run ended otherwise, or doctor: a line fails; 2 "
+      "wrong usage; 3 no "
       "coordinator\n"
       "answers; 4 the run is paused, or --timeout-s is over.\n");
 }
@@ -150,7 +151,8 @@ static enum rc command_find(const struct command **out, const struct arguments *
 
 /* A flag that the command does nothing with is a mistake of the user's, like an unknown one. */
 static enum rc flags_check(const struct command *c, const struct arguments *a, struct err *err) {
-  static const char *const all[] = {"coordinator", "auth-token", "tls-cert", "tls-key", "tls-ca", "tls-peer-name", "verbose"};
+  static const char *const all[] = {"coordinator", "auth-token",    "tls-cert", "tls-key",
+                                    "tls-ca",      "tls-peer-name", "verbose"};
   for (int i = 1; i < a->flag_count; i++) {
     const char *name = a->flags[i] + 2;
     const size_t len = strcspn(name, "=");
@@ -180,17 +182,23 @@ int main(int argc, char **argv) {
       {"watch", OPTION_BOOL, &s.watch, "false", 0, 0, "run start: follow the run; workers: look every second"},
       {"round", OPTION_INT, &s.round, "-1", -1, 1e6, "rollouts, timeline: of this round; -1: the newest"},
       {"limit", OPTION_INT, &s.limit, "8", 1, 4096, "rollouts: so many; timeline: so many rounds"},
-      {"timeout-s", OPTION_INT, &s.timeout_s, "0", 0, 1e9, "with --watch, and run watch: give up after so long; 0: never"},
+      {"timeout-s", OPTION_INT, &s.timeout_s, "0", 0, 1e9,
+       "with --watch, and run watch: give up after so long; 0: never"},
       {"model", OPTION_STRING, &s.model, "", 0, 0,
        "doctor: the model's folder, to check this machine before any service runs, by what their programs foresee"},
       {"data-dir", OPTION_STRING, &s.data_dir, ".", 0, 0, "doctor --model: the coordinator's folder of datasets"},
-      {"coordinator-flags", OPTION_STRING, &s.coordinator_flags, "", 0, 0, "doctor --model: its other flags, as \"--db /srv/runs.db\""},
-      {"trainer-flags", OPTION_STRING, &s.trainer_flags, "", 0, 0, "doctor --model: the trainer-server's, as \"--threads 4 --lean\""},
-      {"server-flags", OPTION_STRING, &s.server_flags, "", 0, 0, "doctor --model: the generation-servers', as \"--slots 64\""},
-      {"servers", OPTION_INT, &s.servers, "1", 1, LIMIT_WORKERS, "doctor --model: how many generation-servers there will be"},
+      {"coordinator-flags", OPTION_STRING, &s.coordinator_flags, "", 0, 0,
+       "doctor --model: its other flags, as \"--db /srv/runs.db\""},
+      {"trainer-flags", OPTION_STRING, &s.trainer_flags, "", 0, 0,
+       "doctor --model: the trainer-server's, as \"--threads 4 --lean\""},
+      {"server-flags", OPTION_STRING, &s.server_flags, "", 0, 0,
+       "doctor --model: the generation-servers', as \"--slots 64\""},
+      {"servers", OPTION_INT, &s.servers, "1", 1, LIMIT_WORKERS,
+       "doctor --model: how many generation-servers there will be"},
       {"new-tokens", OPTION_INT, &s.new_tokens, "0", 0, LIMIT_NEW_TOKENS,
        "doctor --model: how long samples are in the mean; 0: as long as the run lets them be"},
-      {"measure-s", OPTION_INT, &s.measure_s, "3", 0, 600, "doctor --model: trainer and server compute for so long each; 0: not"},
+      {"measure-s", OPTION_INT, &s.measure_s, "3", 0, 600,
+       "doctor --model: trainer and server compute for so long each; 0: not"},
   };
   const size_t count = sizeof options / sizeof options[0];
   log_init("leasehold", LOG_WARN);

@@ -1,9 +1,9 @@
 /* Starts the coordinator from its flags, waits for a signal and stops it.  The parts: writer/core.c (the writer),
  * driver/driver.c (the trainer's side), api/routes.c (the API).
  *
- * Producers stop before their consumers: the driver and the threads that ask for rewards and checks, then the writer, which still answers what waits, then the trackers,
- * which write what it has done last, then the HTTP server.
- * What a handler or the writer may still touch is freed after that. */
+ * Producers stop before their consumers: the driver and the threads that ask for rewards and checks, then the writer,
+ * which still answers what waits, then the trackers, which write what it has done last, then the HTTP server.  What a
+ * handler or the writer may still touch is freed after that. */
 #include <malloc.h>
 
 #include "common/base/clock.h"
@@ -93,8 +93,8 @@ out:
   return rc;
 }
 
-/* Results take tens of kilobytes each, for milliseconds.  What they free is kept for those that follow: the kernel would
- * take every page back, and zero it again. */
+/* Results take tens of kilobytes each, for milliseconds.  What they free is kept for those that follow: the kernel
+ * would take every page back, and zero it again. */
 enum { KEPT_BYTES = 64 << 20, MAPPED_BYTES = 4 << 20 };
 static void keep_memory(void) {
   mallopt(M_TRIM_THRESHOLD, KEPT_BYTES);
@@ -126,7 +126,8 @@ int main(int argc, char **argv) {
       {"backup", OPTION_STRING, &s.backup, "", 0, 0,
        "copy the database, which another coordinator may be using, to this new file, and end"},
       {"plan", OPTION_STRING, &s.plan, "", 0, 0,
-       "print, as JSON, what a run would find here and how long its rounds would take, and end: for what this file (JSON; - is "
+       "print, as JSON, what a run would find here and how long its rounds would take, and end: for what this file "
+       "(JSON; - is "
        "standard input) describes"},
       {"reward-hosts", OPTION_STRING, &s.rewards.hosts, "", 0, 0,
        "hosts that may be asked for rewards, as judge:9000,10.0.0.7; empty: none"},
@@ -138,7 +139,8 @@ int main(int argc, char **argv) {
       {"track-dir", OPTION_STRING, &s.trackers.folder, "", 0, 0,
        "folder for curves of every run: JSON lines and TensorBoard's event files; empty: none"},
       {"track-names", OPTION_STRING, &s.trackers.names, "trl", 0, 0, "what figures are called there: trl or verl"},
-      {"trackio-dir", OPTION_STRING, &s.trackers.trackio, "", 0, 0, "Trackio's folder, whose inbox is given them too; empty: none"},
+      {"trackio-dir", OPTION_STRING, &s.trackers.trackio, "", 0, 0,
+       "Trackio's folder, whose inbox is given them too; empty: none"},
       {"chart-js", OPTION_STRING, &s.core.chart_js, "/usr/share/javascript/chart.js/chart.min.js", 0, 0,
        "Chart.js 3, which the page at / draws with; Debian's libjs-chart.js has it there"},
       {"batch-tokens", OPTION_INT, &s.core.batch_tokens, "65536", 1, 1e9, "token budget of one submit-batch"},

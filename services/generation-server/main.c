@@ -110,7 +110,8 @@ int main(int argc, char **argv) {
       PROGRAM_OPTIONS(&s.program, "8100"),
       {"coordinator", OPTION_STRING, &s.coordinator, "", 0, 0, "the coordinator's URL; without it a standalone server"},
       {"advertise-url", OPTION_STRING, &s.advertise_url, "", 0, 0,
-       "how others reach this server; default http://BIND:PORT (https with --tls-cert), for a wildcard the address toward the coordinator"},
+       "how others reach this server; default http://BIND:PORT (https with --tls-cert), for a wildcard the address "
+       "toward the coordinator"},
       {"name", OPTION_STRING, &s.name, "", 0, 0, "this worker's name (default gen-HOST-PORT)"},
       {"fabric", OPTION_STRING, &s.fabric, "", 0, 0,
        "name of a fast network that this process shares with the trainer: weights then come by broadcast"},
@@ -128,7 +129,8 @@ int main(int argc, char **argv) {
       {"fit", OPTION_BOOL, &s.fit, "false", 0, 0,
        "give up what the memory leaves no room for, the cheapest first: --kv-pages, --prefill-chunk, --context-max"},
       {"plan", OPTION_STRING, &s.plan, "", 0, 0,
-       "print, as JSON, what this process would need here and how fast it would sample, and end: for what this file (JSON; - "
+       "print, as JSON, what this process would need here and how fast it would sample, and end: for what this file "
+       "(JSON; - "
        "is standard input) describes, with --model"},
       {"prefetch", OPTION_INT, &s.prefetch, "-1", -1, LIMIT_SLOTS,
        "leased samples held beyond the slots; -1: half as many as slots"},

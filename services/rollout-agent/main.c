@@ -37,7 +37,8 @@ static enum rc check(const struct settings *s, struct agent_options *out, struct
   const struct engine_wire *wire = engine_wire_named(s->engine);
   bool checksum = false, at_temperature = wire && wire->logprobs_at_temperature;
   enum rc rc = demand("coordinator", s->coordinator, "the coordinator's URL", err);
-  if (rc == RC_OK) rc = demand("engine-url", s->engine_url, "the engine's URL; of https it is trusted by --tls-ca", err);
+  if (rc == RC_OK)
+    rc = demand("engine-url", s->engine_url, "the engine's URL; of https it is trusted by --tls-ca", err);
   if (rc == RC_OK) rc = demand("weights-dir", s->weights_dir, "a folder that the engine can read", err);
   if (rc == RC_OK && !wire) rc = err_set(err, RC_INVALID, "engine", "expected vllm or sglang, got '%.40s'", s->engine);
   if (rc == RC_OK) rc = choose(&checksum, "check", s->check, "checksum", "probe", err);
@@ -104,7 +105,8 @@ int main(int argc, char **argv) {
       PROGRAM_OPTIONS(&s.program, "8300"),
       {"coordinator", OPTION_STRING, &s.coordinator, "", 0, 0, "the coordinator's URL"},
       {"advertise-url", OPTION_STRING, &s.advertise_url, "", 0, 0,
-       "how others reach this agent; default http://BIND:PORT (https with --tls-cert), for a wildcard the address toward the coordinator"},
+       "how others reach this agent; default http://BIND:PORT (https with --tls-cert), for a wildcard the address "
+       "toward the coordinator"},
       {"name", OPTION_STRING, &s.name, "", 0, 0, "this worker's name (default agent-HOST-PORT)"},
       {"engine", OPTION_STRING, &s.engine, "vllm", 0, 0, "the wire that the engine speaks: vllm or sglang"},
       {"engine-url", OPTION_STRING, &s.engine_url, "", 0, 0, "the engine's URL"},

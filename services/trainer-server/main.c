@@ -1,9 +1,9 @@
-/* trainer-server: reads the flags, starts the engine, the publisher, the HTTP server and the heartbeats, waits for a signal,
- * and stops them so that producers stop before their consumers.  With --role preprocess it starts a preprocessor instead
- * of the engine and all that belongs to it.
+/* trainer-server: reads the flags, starts the engine, the publisher, the HTTP server and the heartbeats, waits for a
+ * signal, and stops them so that producers stop before their consumers.  With --role preprocess it starts a
+ * preprocessor instead of the engine and all that belongs to it.
  *
- * Compiled with LEASEHOLD_MPI it is trainer-server-mpi: rank 0 of those that mpirun starts is the server, the others follow it.
- * When one rank ends, all end, and the supervisor of mpirun starts them again. */
+ * Compiled with LEASEHOLD_MPI it is trainer-server-mpi: rank 0 of those that mpirun starts is the server, the others
+ * follow it.  When one rank ends, all end, and the supervisor of mpirun starts them again. */
 #include <string.h>
 
 #include "common/base/clock.h"
@@ -69,12 +69,14 @@ static void advertise(struct settings *s, struct http_server *server, char url[L
 
 /* TLS is HTTP's: what ranks exchange, and what a broadcast carries, goes past it. */
 static void warn_of_plain_networks(const struct settings *s, const struct fabric *fabric) {
-  static const char advice[] = "which TLS does not cover: let it cross a network that encrypts (WireGuard, an encrypting CNI) or none that "
-                               "others share, see deploy/security/tls.md";
+  static const char advice[] =
+      "which TLS does not cover: let it cross a network that encrypts (WireGuard, an encrypting CNI) or none that "
+      "others share, see deploy/security/tls.md";
   const int machines = s->trainer.ranks.comm ? s->trainer.ranks.comm->machines : 1;
   if (!s->program.tls.cert[0] && !s->program.tls.ca[0]) return;
   if (machines > 1)
-    log_warn("the ranks run on %d machines and exchange weights, gradients and samples unencrypted, %s", machines, advice);
+    log_warn("the ranks run on %d machines and exchange weights, gradients and samples unencrypted, %s", machines,
+             advice);
   if (fabric && fabric->machines != 1)
     log_warn("the weights of --fabric %s are broadcast unencrypted between machines, %s", s->fabric, advice);
 }
@@ -206,7 +208,8 @@ static enum rc run_rank(struct settings *s, struct err *err) {
   if (strcmp(s->role, "preprocess") != 0 && !s->trainer.teaches)
     return err_set(err, RC_INVALID, "role", "--role: expected train, preprocess or teach, got \"%.80s\"", s->role);
   if (!s->coordinator[0])
-    return err_set(err, RC_INVALID, "coordinator", "--coordinator must name the coordinator that a preprocessor works for");
+    return err_set(err, RC_INVALID, "coordinator",
+                   "--coordinator must name the coordinator that a preprocessor works for");
   return serve_passes(s, err);
 }
 #endif
@@ -225,15 +228,18 @@ int main(int argc, char **argv) {
       PROGRAM_OPTIONS(&s.program, "8200"),
 #ifndef LEASEHOLD_MPI
       {"plan", OPTION_STRING, &s.plan, "", 0, 0,
-       "print, as JSON, what this process would need here and how fast it would learn, and end: for what this file (JSON; - is "
+       "print, as JSON, what this process would need here and how fast it would learn, and end: for what this file "
+       "(JSON; - is "
        "standard input) describes"},
       {"role", OPTION_STRING, &s.role, "train", 0, 0,
-       "train; preprocess: compute passes without a gradient (a reference's log-probabilities) for a coordinator's runs; or "
+       "train; preprocess: compute passes without a gradient (a reference's log-probabilities) for a coordinator's "
+       "runs; or "
        "teach: the same under the folder's weights, for the runs that name them by training.teacher"},
 #endif
       {"coordinator", OPTION_STRING, &s.coordinator, "", 0, 0, "the coordinator's URL"},
       {"advertise-url", OPTION_STRING, &s.advertise_url, "", 0, 0,
-       "how others reach this server; default http://BIND:PORT (https with --tls-cert), for a wildcard the address toward the coordinator"},
+       "how others reach this server; default http://BIND:PORT (https with --tls-cert), for a wildcard the address "
+       "toward the coordinator"},
       {"name", OPTION_STRING, &s.name, "", 0, 0,
        "this worker's name (default trainer, of a preprocessor preprocess-HOST-PORT)"},
       {"fabric", OPTION_STRING, &s.fabric, "", 0, 0,
@@ -242,7 +248,8 @@ int main(int argc, char **argv) {
        "Hugging Face folder: config.json, tokenizer.json, weights in one safetensors file or in shards"},
       {"state-dir", OPTION_STRING, &s.trainer.state_dir, "trainer-state", 0, 0, "folder for checkpoints"},
       {"go-back", OPTION_STRING, &s.go_back, "", 0, 0,
-       "have the next start begin from this kept checkpoint, as r1/v20, and end: for a coordinator that was restored from a backup"},
+       "have the next start begin from this kept checkpoint, as r1/v20, and end: for a coordinator that was restored "
+       "from a backup"},
       {"random-init", OPTION_INT, &s.trainer.random_init_seed, "-1", -1, 9e15,
        "seed of random weights when the folder holds none; -1 refuses"},
       {"threads", OPTION_INT, &s.trainer.threads, "0", 0, LIMIT_THREADS,
@@ -254,11 +261,13 @@ int main(int argc, char **argv) {
       {"push-changes", OPTION_BOOL, &s.trainer.push_changes, "true", 0, 0,
        "send servers what differs between versions where that is less: it costs memory and some time of each step"},
       {"lean", OPTION_BOOL, &s.trainer.lean, "false", 0, 0,
-       "keep nothing twice: 10 bytes a parameter less in memory, some more computing, versions on disk, the same weights"},
+       "keep nothing twice: 10 bytes a parameter less in memory, some more computing, versions on disk, the same "
+       "weights"},
       {"optimizer-state", OPTION_STRING, &s.optimizer_state, "resident", 0, 0,
        "resident, or mapped: masters and moments lie in a file, 12 bytes a parameter less in memory, the same weights"},
       {"optimizer-moments", OPTION_STRING, &s.optimizer_moments, "32bit", 0, 0,
-       "32bit, or 8bit for runs with training.optimizer_moments 8bit: 6 bytes a parameter less in memory, other weights"},
+       "32bit, or 8bit for runs with training.optimizer_moments 8bit: 6 bytes a parameter less in memory, other "
+       "weights"},
       {"scratch-dir", OPTION_STRING, &s.trainer.scratch_dir, "", 0, 0,
        "folder on a fast disk for such files, which have no name and go with the process; default --state-dir"},
       {"context-max", OPTION_INT, &s.trainer.context_max, "0", 0, LIMIT_SEQUENCE_TOKENS,
@@ -266,7 +275,8 @@ int main(int argc, char **argv) {
       {"memory-max", OPTION_INT, &s.trainer.memory_max, "0", 0, 9e15,
        "bytes this process may plan for; 0: what the machine and the control group have left"},
       {"fit", OPTION_BOOL, &s.trainer.fit, "false", 0, 0,
-       "give up what the memory leaves no room for, the cheapest first: --push-changes, --lean, kept activations, --optimizer-state, --chunk-tokens"},
+       "give up what the memory leaves no room for, the cheapest first: --push-changes, --lean, kept activations, "
+       "--optimizer-state, --chunk-tokens"},
       {"keep-checkpoints", OPTION_INT, &s.trainer.keep_checkpoints, "2", 1, 1000,
        "checkpoints kept of a run, besides version 0"},
       {"device", OPTION_STRING, &s.device, "cpu", 0, 0, "what computes: cpu, cuda or cuda:N"},

@@ -1,5 +1,5 @@
-/* Single operations: a GEMM over packed weights, the gradient of such weights, and the draw of a token for each of a few
- * rows. */
+/* Single operations: a GEMM over packed weights, the gradient of such weights, and the draw of a token for each of a
+ * few rows. */
 #include <assert.h>
 #include <stdlib.h>
 

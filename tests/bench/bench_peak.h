@@ -1,5 +1,6 @@
 /* The machine's limits, measured in the same run as the kernels that are judged by them: multiply-add loops with the
- * instruction that the kernels in use live on, operands in registers, and a read of more memory than any cache holds. */
+ * instruction that the kernels in use live on, operands in registers, and a read of more memory than any cache
+ * holds. */
 #ifndef LEASEHOLD_BENCH_PEAK_H
 #define LEASEHOLD_BENCH_PEAK_H
 

@@ -3,8 +3,9 @@
  *
  *   instrument THREADS [LEVEL]
  *   -> {kernels' name}
- *   <- gemm M N K | gradient T N K | sample V | prefill MODEL ROWS | decode MODEL SEQUENCES | pack MODEL | train MODEL SAMPLES LENGTH | peak | bandwidth |
- *      attention MODEL SEQUENCES LENGTH | attention_backward MODEL SEQUENCES LENGTH | attention_step MODEL SEQUENCES LENGTH
+ *   <- gemm M N K | gradient T N K | sample V | prefill MODEL ROWS | decode MODEL SEQUENCES | pack MODEL | train MODEL
+ *      SAMPLES LENGTH | peak | bandwidth | attention MODEL SEQUENCES LENGTH | attention_backward MODEL SEQUENCES LENGTH
+ *      | attention_step MODEL SEQUENCES LENGTH
  *   -> {seconds} {operations} {bytes}          struct reading; peak and bandwidth: of one second
  *   -> error {sentence}
  *

@@ -1,5 +1,5 @@
-/* The trainer's side of make bench-publish: what it takes to get a version to a generation-server, beside what the bytes cost
- * alone.  The script is tests/bench/bench-publish.
+/* The trainer's side of make bench-publish: what it takes to get a version to a generation-server, beside what the
+ * bytes cost alone.  The script is tests/bench/bench-publish.
  *
  *   publish_load write MODEL_DIR                       random weights into MODEL_DIR/model.safetensors
  *   publish_load push MODEL_DIR URL THREADS REPEATS [SHARE]
@@ -8,8 +8,8 @@
  * A repeat packs and digests the weights as the trainer does (weights_to_safetensors), and pushes the file to a
  * server that nobody coordinates, which answers when it has staged it and computed the digest of its own memory.
  *
- * With SHARE, of values that a version moves by a unit of bf16, up or down: a repeat makes such a version of the one before
- * and pushes it whole, then another one and pushes its changes, so that a busy machine disturbs both alike. */
+ * With SHARE, of values that a version moves by a unit of bf16, up or down: a repeat makes such a version of the one
+ * before and pushes it whole, then another one and pushes its changes, so that a busy machine disturbs both alike. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,7 +91,9 @@ static int64_t cpu_us(void) {
   return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 
-static size_t data_begins(const struct buf *file, const struct side *s) { return file->len - model_file_bytes(s->model); }
+static size_t data_begins(const struct buf *file, const struct side *s) {
+  return file->len - model_file_bytes(s->model);
+}
 
 /* The next version: every so many values, on average, one moves to its neighbour. */
 static enum rc weights_move(struct side *s, const struct buf *from, double share, uint64_t seed, struct err *err) {
@@ -143,11 +145,13 @@ static enum rc push_once(struct side *s, const struct generation_client *server,
     rc = err_set(err, RC_CORRUPT, NULL, "the server staged other bytes");
   if (rc == RC_OK) rc = bytes_alone(&file, &copy_us, &sha_us, err);
   if (rc == RC_OK)
-    printf("{\"asked\": \"%s\", \"bytes\": %zu, \"sent\": %zu, \"pack_us\": %lld, \"push_us\": %lld, \"pack_cpu_us\": %lld, \"push_cpu_us\": %lld, "
-           "\"copy_us\": %lld, \"sha_us\": %lld}\n",
-           with_changes ? "changes" : "whole", file.len, whole ? file.len : changes.len, (long long)(packed_us - begun_us), (long long)(staged_us - packed_us),
-           (long long)(packed_cpu_us - begun_cpu_us), (long long)(staged_cpu_us - packed_cpu_us), (long long)copy_us,
-           (long long)sha_us);
+    printf(
+        "{\"asked\": \"%s\", \"bytes\": %zu, \"sent\": %zu, \"pack_us\": %lld, \"push_us\": %lld, \"pack_cpu_us\": "
+        "%lld, \"push_cpu_us\": %lld, "
+        "\"copy_us\": %lld, \"sha_us\": %lld}\n",
+        with_changes ? "changes" : "whole", file.len, whole ? file.len : changes.len, (long long)(packed_us - begun_us),
+        (long long)(staged_us - packed_us), (long long)(packed_cpu_us - begun_cpu_us),
+        (long long)(staged_cpu_us - packed_cpu_us), (long long)copy_us, (long long)sha_us);
   fflush(stdout);
   arena_free(&arena);
   buf_free(&changes);

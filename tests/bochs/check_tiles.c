@@ -4,9 +4,9 @@
  *   check_tiles                 the emulation's results as digests, on any machine
  *   check_tiles instructions    the instructions' results likewise, each first held to the emulation's
  *
- * tests/bochs/run compares the digests of the two: inside an emulated CPU fmaf is the emulator's as well, on the machine
- * outside it is not.  A NaN's payload and sign and the sign of a zero are counted and left out, as NUMERICS.md leaves
- * them open.  Exit status: 0 all the same, 1 not.  One thread, no memory but its stack. */
+ * tests/bochs/run compares the digests of the two: inside an emulated CPU fmaf is the emulator's as well, on the
+ * machine outside it is not.  A NaN's payload and sign and the sign of a zero are counted and left out, as NUMERICS.md
+ * leaves them open.  Exit status: 0 all the same, 1 not.  One thread, no memory but its stack. */
 #include <immintrin.h>
 #include <inttypes.h>
 #include <stdio.h>

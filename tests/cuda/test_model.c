@@ -1,6 +1,6 @@
 /* The model's own code over the device's table: no host code touches the device's memory (over the emulated device that
- * ends the process), weights and steps are what they are on the CPU, and what sampler and trainer promise each other holds:
- * a token's log-probability has the same bits decoded, prefilled, in whatever company, and in training. */
+ * ends the process), weights and steps are what they are on the CPU, and what sampler and trainer promise each other
+ * holds:  a token's log-probability has the same bits decoded, prefilled, in whatever company, and in training. */
 #include "tests/cuda/support.h"
 
 #include <math.h>
@@ -61,7 +61,8 @@ static void side_open(struct side *s, const struct ops *ops, const struct model_
     const struct param *p = &s->model->params.items[i];
     float b[64];
     for (size_t k = 0; k < 64; k++) b[k] = ((float)(k * 7 % 11) - 5) * 0.0625f;
-    if (param_kind_is_bias(p->kind)) ops->upload(ops, masters + p->offset, b, (p->count < 64 ? p->count : 64) * sizeof *b);
+    if (param_kind_is_bias(p->kind))
+      ops->upload(ops, masters + p->offset, b, (p->count < 64 ? p->count : 64) * sizeof *b);
   }
   weights_from_masters(s->weights, masters);
   ops->release(ops, masters);
@@ -105,7 +106,8 @@ static void test_weights(void **state) {
     same_weights(pair);
     for (int i = 0; i < pair[0].model->params.count; i++)
       assert_true(pair[0].weights->largest[i] == pair[1].weights->largest[i]);
-    for (int i = 0; i < 2; i++) assert_int_equal(weights_to_safetensors(&files[i], &written, pair[i].weights, NULL, "weights", &err), RC_OK);
+    for (int i = 0; i < 2; i++)
+      assert_int_equal(weights_to_safetensors(&files[i], &written, pair[i].weights, NULL, "weights", &err), RC_OK);
     assert_int_equal(files[0].len, files[1].len);
     assert_memory_equal(files[0].data, files[1].data, files[0].len);
     struct weights *filled;
@@ -347,7 +349,8 @@ struct learning {
   float *logprob, *gradient; /* the host's */
 };
 
-/* Log-probabilities and gradients of texts 0 .. count - 1, whose later halves are scored; the gradient is left in grads. */
+/* Log-probabilities and gradients of texts 0 .. count - 1, whose later halves are scored; the gradient is left in
+ * grads. */
 static struct learning learn(const struct side *side, const struct text *texts, int count, bool recompute, bool share,
                              float *grads) {
   struct learner *l;

@@ -1,6 +1,6 @@
-/* Every operation of the CUDA table against the CPU's, over odd sizes: to the bit where NUMERICS.md is what both compute,
- * within roundings where the tensor cores multiply; and the promise of the invariant choice: a row's bits do not depend on
- * the other rows of the call.  If this fails, a device trains or samples something else. */
+/* Every operation of the CUDA table against the CPU's, over odd sizes: to the bit where NUMERICS.md is what both
+ * compute, within roundings where the tensor cores multiply; and the promise of the invariant choice: a row's bits do
+ * not depend on the other rows of the call.  If this fails, a device trains or samples something else. */
 #include "tests/cuda/support.h"
 
 #ifdef LEASEHOLD_CUDA_EMULATED

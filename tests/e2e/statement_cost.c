@@ -1,5 +1,6 @@
 /* What every SQL statement of a process costs, in instructions of SQLite's virtual machine: for test_statement_cost.py,
- * which has it loaded before libsqlite3 (LD_PRELOAD).  Instructions are counted by SQLite itself, so load changes nothing.
+ * which has it loaded before libsqlite3 (LD_PRELOAD).  Instructions are counted by SQLite itself, so load changes
+ * nothing.
  *
  * At exit a line "instructions TAB text" for each statement goes to the file that STATEMENT_COST names.  Any thread. */
 #define _GNU_SOURCE

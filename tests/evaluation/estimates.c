@@ -1,6 +1,7 @@
 /* Answers one question a line, for comparison with reference.py: tests/e2e/test_evaluation.py.
  *
- *   pass N C K | majority ANSWER:PASSED ... | interval DRAWS X ... | bootstrap SEED RESAMPLES D ...   -->  numbers, %.17g */
+ *   pass N C K | majority ANSWER:PASSED ... | interval DRAWS X ... | bootstrap SEED RESAMPLES D ...   -->  numbers,
+ *   %.17g */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Calls on files, as libc names them.  What stdio writes goes by calls inside libc that no shim sees, so a stream that is opened for writing is made
- * over `write` here. */
+/* Calls on files, as libc names them.  What stdio writes goes by calls inside libc that no shim sees, so a stream that
+ * is opened for writing is made over `write` here. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -11,8 +11,8 @@
 
 #include "tests/fault/shim.h"
 
-static void *real_open, *real_close, *real_write, *real_pwrite, *real_fsync, *real_fdatasync, *real_rename, *real_unlink, *real_remove, *real_rmdir, *real_mkdir,
-    *real_ftruncate, *real_posix_fallocate, *real_fopen;
+static void *real_open, *real_close, *real_write, *real_pwrite, *real_fsync, *real_fdatasync, *real_rename,
+    *real_unlink, *real_remove, *real_rmdir, *real_mkdir, *real_ftruncate, *real_posix_fallocate, *real_fopen;
 
 static bool is_file(int fd) {
   struct stat st;
@@ -195,7 +195,8 @@ FILE *fopen(const char *path, const char *mode) {
   if (mode[0] != 'w' || strchr(mode, '+')) return REAL(fopen)(path, mode);
   const int fd = open_at(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0) return NULL;
-  FILE *file = fopencookie((void *)(intptr_t)fd, "w", (cookie_io_functions_t){.write = stream_write, .close = stream_close});
+  FILE *file =
+      fopencookie((void *)(intptr_t)fd, "w", (cookie_io_functions_t){.write = stream_write, .close = stream_close});
   if (!file) close(fd);
   return file;
 }

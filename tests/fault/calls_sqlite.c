@@ -10,7 +10,8 @@ static void *real_step, *real_readonly, *real_sql, *real_handle, *real_state;
 
 int sqlite3_step(sqlite3_stmt *statement) {
   const char *text = SQLITE(real_sql, sqlite3_sql)(statement);
-  const bool commits = text && strncasecmp(text, "COMMIT", 6) == 0, readonly = SQLITE(real_readonly, sqlite3_stmt_readonly)(statement);
+  const bool commits = text && strncasecmp(text, "COMMIT", 6) == 0,
+             readonly = SQLITE(real_readonly, sqlite3_stmt_readonly)(statement);
   sqlite3 *db = SQLITE(real_handle, sqlite3_db_handle)(statement);
   /* Readers have transactions too, which commit nothing. */
   const bool stores = commits && SQLITE(real_state, sqlite3_txn_state)(db, NULL) == SQLITE_TXN_WRITE;

@@ -1,7 +1,8 @@
-/* The log of what a service does to the files under one folder (SHIM_ROOT), from which disk.py makes what a power loss leaves.
+/* The log of what a service does to the files under one folder (SHIM_ROOT), from which disk.py makes what a power loss
+ * leaves.
  *
- * An entry is a struct entry and `length` bytes: a path, two paths with a NUL between them, or what was written.  A file is named by the descriptor
- * that it was opened as.  SQLite's -shm is left out: it is mapped, and rebuilt. */
+ * An entry is a struct entry and `length` bytes: a path, two paths with a NUL between them, or what was written.  A
+ * file is named by the descriptor that it was opened as.  SQLite's -shm is left out: it is mapped, and rebuilt. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -17,7 +18,8 @@
 enum { FD_MAX = 4096 };
 
 struct entry {
-  char what; /* o(pen) O(pen, created) T(runcated by open) c(lose) w(rite) t(runcate) s(ync) r(ename) u(nlink) m(kdir) M(ark) */
+  char what; /* o(pen) O(pen, created) T(runcated by open) c(lose) w(rite) t(runcate) s(ync) r(ename) u(nlink) m(kdir)
+              * M(ark) */
   char unused[3];
   int32_t fd;
   int64_t at;

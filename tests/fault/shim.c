@@ -16,10 +16,18 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MODULES_MAX = 128, FRAMES_MAX = 40, FRAMES_KEPT = 18, FRAMES_KEPT_MEMORY = 10, SITES_MAX = 1 << 16, LINE_MAX_BYTES = 2048 };
+enum {
+  MODULES_MAX = 128,
+  FRAMES_MAX = 40,
+  FRAMES_KEPT = 18,
+  FRAMES_KEPT_MEMORY = 10,
+  SITES_MAX = 1 << 16,
+  LINE_MAX_BYTES = 2048
+};
 
-static const char *const call_names[CALL_COUNT] = {"open",   "write",  "sync",   "rename",  "remove", "mkdir",   "truncate", "change", "commit",   "query",
-                                                   "memory", "thread", "socket", "connect", "accept", "send",    "receive",  "log",    "handover", "clock"};
+static const char *const call_names[CALL_COUNT] = {
+    "open",   "write",  "sync",   "rename",  "remove", "mkdir", "truncate", "change", "commit",   "query",
+    "memory", "thread", "socket", "connect", "accept", "send",  "receive",  "log",    "handover", "clock"};
 static const char *const act_names[] = {"", "kill-before", "kill-after", "kill-after-commit", "fail", "full", "jump"};
 
 struct module {
@@ -233,7 +241,8 @@ __attribute__((destructor)) static void shim_end(void) {
     char line[64];
     const uint64_t hash = atomic_load(&sites[i].hash);
     if (hash == 0) continue;
-    const int length = snprintf(line, sizeof line, "count %016llx %ld\n", (unsigned long long)hash, atomic_load(&sites[i].count));
+    const int length =
+        snprintf(line, sizeof line, "count %016llx %ld\n", (unsigned long long)hash, atomic_load(&sites[i].count));
     raw_write(record_fd, line, (size_t)length);
   }
 }

@@ -1,4 +1,5 @@
-/* The shim between a service and libc: it is preloaded (LD_PRELOAD), sees the calls that a fault may strike, and strikes.
+/* The shim between a service and libc: it is preloaded (LD_PRELOAD), sees the calls that a fault may strike, and
+ * strikes.
  *
  *   calls_files.c  calls_memory.c  calls_network.c  calls_sqlite.c      the calls, under libc's and SQLite's names
  *        │ shim_enter(call) before, shim_leave(act) after
@@ -17,7 +18,8 @@
  *   SHIM_SYNC_MS=N       every fsync takes so long
  *   SHIM_ROOT=FOLDER, SHIM_DISK=FILE   the folder that disk.c watches, and its log
  *
- * Any thread calls in here, also from within malloc: nothing here allocates, and what the shim itself calls is not seen again. */
+ * Any thread calls in here, also from within malloc: nothing here allocates, and what the shim itself calls is not seen
+ * again. */
 #ifndef LEASEHOLD_FAULT_SHIM_H
 #define LEASEHOLD_FAULT_SHIM_H
 

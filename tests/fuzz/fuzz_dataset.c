@@ -1,5 +1,5 @@
-/* Lines of a dataset, under every preset and with and without a completion; the first byte chooses.  A line is refused with
- * a sentence, or its ids are the tokenizer's. */
+/* Lines of a dataset, under every preset and with and without a completion; the first byte chooses.  A line is refused
+ * with a sentence, or its ids are the tokenizer's. */
 #include <string.h>
 
 #include "common/base/limits.h"

@@ -24,7 +24,8 @@ const char *MHD_lookup_connection_value(struct MHD_Connection *connection, enum 
   return NULL;
 }
 
-int MHD_get_connection_values(struct MHD_Connection *connection, enum MHD_ValueKind kind, MHD_KeyValueIterator read, void *context) {
+int MHD_get_connection_values(struct MHD_Connection *connection, enum MHD_ValueKind kind, MHD_KeyValueIterator read,
+                              void *context) {
   (void)connection;
   for (int i = 0; i < header_count; i++)
     if (read(context, kind, headers[i].name, headers[i].value) == MHD_NO) return i + 1;
@@ -32,7 +33,8 @@ int MHD_get_connection_values(struct MHD_Connection *connection, enum MHD_ValueK
 }
 
 /* No addresses, no sizes; and heads do not lie in one piece as those of 0.9 do. */
-const union MHD_ConnectionInfo *MHD_get_connection_info(struct MHD_Connection *connection, enum MHD_ConnectionInfoType type, ...) {
+const union MHD_ConnectionInfo *MHD_get_connection_info(struct MHD_Connection *connection,
+                                                        enum MHD_ConnectionInfoType type, ...) {
   (void)connection, (void)type;
   return NULL;
 }
@@ -46,7 +48,11 @@ static const struct http_route routes[] = {
     {.method = "GET", .path = "/", .handler = handler},
     {.method = "POST", .path = "/v1/runs", .handler = handler},
     {.method = "GET", .path = "/v1/runs/{id}", .handler = handler, .roles = HTTP_VIEWER},
-    {.method = "POST", .path = "/v1/workers/{id}/heartbeat", .handler = handler, .body_bytes_max = 1 << 16, .roles = HTTP_WORKER},
+    {.method = "POST",
+     .path = "/v1/workers/{id}/heartbeat",
+     .handler = handler,
+     .body_bytes_max = 1 << 16,
+     .roles = HTTP_WORKER},
     {.method = "PUT", .path = "/v1/leases/{id}/result", .handler = handler, .body_bytes_max = 1 << 20, .offload = true},
     {.method = "GET", .path = "/v1/{a}/{b}/{c}/{d}", .handler = handler},
 };
@@ -80,7 +86,8 @@ static void read_all(struct http_request *r) {
   for (int i = 0; i < r->query_count; i++) FUZZ_CHECK(http_query(r, r->query[i].name) == r->query[i].value);
   for (int i = 0; i < r->segment_count; i++) FUZZ_CHECK(r->segments[i]);
   struct claim claim;
-  if (claim_read(&claim, http_header(r, CLAIM_EPOCH_HEADER), http_header(r, CLAIM_FENCE_HEADER), http_header(r, CLAIM_WORKER_HEADER), &err) != RC_OK)
+  if (claim_read(&claim, http_header(r, CLAIM_EPOCH_HEADER), http_header(r, CLAIM_FENCE_HEADER),
+                 http_header(r, CLAIM_WORKER_HEADER), &err) != RC_OK)
     FUZZ_CHECK(err.message[0]);
   http_body_is_bytes(r);
   request_has_body(r);
@@ -104,12 +111,14 @@ static int headers_named(const char *name) {
 
 static void check_admitted(const struct http_request *r, bool asks) {
   const unsigned roles = r->route->roles ? r->route->roles : HTTP_ADMIN;
-  FUZZ_CHECK(!asks || (roles & HTTP_OPEN) || (http_header(r, "Authorization") && (r->caller.roles & (roles | HTTP_ADMIN))));
+  FUZZ_CHECK(!asks || (roles & HTTP_OPEN) ||
+             (http_header(r, "Authorization") && (r->caller.roles & (roles | HTTP_ADMIN))));
   FUZZ_CHECK(headers_named("Host") <= 1 && headers_named("Content-Length") + headers_named("Transfer-Encoding") <= 1);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  static struct http_server server = {.routes = routes, .route_count = sizeof routes / sizeof routes[0], .refs = 1, .lock = PTHREAD_MUTEX_INITIALIZER};
+  static struct http_server server = {
+      .routes = routes, .route_count = sizeof routes / sizeof routes[0], .refs = 1, .lock = PTHREAD_MUTEX_INITIALIZER};
   static struct http_connection place;
   static struct http_access *access[2];
   char head[HEAD_MAX + 1], *method, *target;

@@ -1,5 +1,5 @@
-/* What POST /v1/runs is sent: refused with a sentence, or resolved to a configuration that resolves to itself; but a start by
- * "best" or "latest" is resolved by the database. */
+/* What POST /v1/runs is sent: refused with a sentence, or resolved to a configuration that resolves to itself; but a
+ * start by "best" or "latest" is resolved by the database. */
 #include <string.h>
 
 #include "services/coordinator/run/run_config.h"

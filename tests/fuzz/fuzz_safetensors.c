@@ -1,5 +1,5 @@
-/* Safetensors files: every tensor that is handed out lies within the bytes, and its header, written again, is read as the
- * same tensors. */
+/* Safetensors files: every tensor that is handed out lies within the bytes, and its header, written again, is read as
+ * the same tensors. */
 #include <string.h>
 
 #include "common/safetensors/safetensors.h"

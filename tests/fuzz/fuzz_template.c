@@ -1,5 +1,5 @@
-/* Chat templates: a source and, behind a NUL, the variables as JSON.  A rendering ends within its bounds, with a text or
- * with a sentence, and is the same each time. */
+/* Chat templates: a source and, behind a NUL, the variables as JSON.  A rendering ends within its bounds, with a text
+ * or with a sentence, and is the same each time. */
 #include <string.h>
 
 #include "common/json/json.h"

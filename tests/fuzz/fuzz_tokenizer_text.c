@@ -5,9 +5,10 @@
 #include "common/model/tokenizer/tokenizer.h"
 #include "tests/fuzz/fuzz.h"
 
-static const char *const files[] = {
-    "tests/golden/tokenizer/qwen2.json", "tests/golden/tokenizer/gpt2.json", "tests/golden/tokenizer/families/llama2.json",
-    "tests/golden/tokenizer/families/unigram_bytes.json", "tests/golden/tokenizer/families/deepseek3.json"};
+static const char *const files[] = {"tests/golden/tokenizer/qwen2.json", "tests/golden/tokenizer/gpt2.json",
+                                    "tests/golden/tokenizer/families/llama2.json",
+                                    "tests/golden/tokenizer/families/unigram_bytes.json",
+                                    "tests/golden/tokenizer/families/deepseek3.json"};
 enum { FILES = sizeof files / sizeof files[0] };
 static struct tokenizer *tokenizers[FILES];
 

@@ -1,6 +1,6 @@
-/* Verifiers over hostile completions: the first byte chooses the verifier, then gold, NUL, completion.  A verdict is the same
- * when it is given again, and a gold of math that may be judged by is its own answer.  Verdicts are bounded by counted
- * steps: libFuzzer's -timeout would show one that is not. */
+/* Verifiers over hostile completions: the first byte chooses the verifier, then gold, NUL, completion.  A verdict is
+ * the same when it is given again, and a gold of math that may be judged by is its own answer.  Verdicts are bounded by
+ * counted steps: libFuzzer's -timeout would show one that is not. */
 #include <string.h>
 
 #include "services/coordinator/verifiers/reward_config.h"
@@ -40,7 +40,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   memcpy(gold, text, gold_len);
   gold[gold_len] = 0;
   if (end) text = end + 1;
-  const struct reward_input input = {text, size - (size_t)(text - (const char *)data), gold, extra, (int64_t)(size % 100), 100};
+  const struct reward_input input = {
+      text, size - (size_t)(text - (const char *)data), gold, extra, (int64_t)(size % 100), 100};
   reward_judge(rule, &input, &v);
   reward_judge(rule, &input, &again);
   FUZZ_CHECK(v.reward == again.reward && v.vote == again.vote && strcmp(v.detail, again.detail) == 0);

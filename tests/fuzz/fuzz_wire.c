@@ -1,5 +1,5 @@
-/* Every message's decoder; the first byte chooses it.  A message that was accepted is encoded, and what it was encoded as
- * is accepted too and encoded the same way again: what one service says, the other hears. */
+/* Every message's decoder; the first byte chooses it.  A message that was accepted is encoded, and what it was encoded
+ * as is accepted too and encoded the same way again: what one service says, the other hears. */
 #include <string.h>
 
 #include "common/wire/lease.h"
@@ -28,13 +28,14 @@ struct message {
     json_free(body);                                                                                                  \
     return rc;                                                                                                        \
   }
-#define TENSOR_MESSAGE(name, decoder, encoder)                                                                             \
-  static enum rc again_tensors_##name(const char *bytes, size_t len, struct arena *arena, struct buf *out, struct err *err) { \
-    struct name m;                                                                                                        \
-    memset(&m, 0, sizeof m);                                                                                              \
-    const enum rc rc = decoder(&m, bytes, len, arena, err);                                                               \
-    if (rc == RC_OK) FUZZ_CHECK(encoder(&m, out, err) == RC_OK);                                                          \
-    return rc;                                                                                                            \
+#define TENSOR_MESSAGE(name, decoder, encoder)                                                             \
+  static enum rc again_tensors_##name(const char *bytes, size_t len, struct arena *arena, struct buf *out, \
+                                      struct err *err) {                                                   \
+    struct name m;                                                                                         \
+    memset(&m, 0, sizeof m);                                                                               \
+    const enum rc rc = decoder(&m, bytes, len, arena, err);                                                \
+    if (rc == RC_OK) FUZZ_CHECK(encoder(&m, out, err) == RC_OK);                                           \
+    return rc;                                                                                             \
   }
 
 JSON_MESSAGE(worker_register)

@@ -1,19 +1,21 @@
-/* A whole coordinator under random sequences of valid messages: its writer, driver and HTTP server in this process, over a
- * database on disk, with a fake trainer and generation-servers played here (tests/unit/coordinator/service_fixture.h).
+/* A whole coordinator under random sequences of valid messages: its writer, driver and HTTP server in this process,
+ * over a database on disk, with a fake trainer and generation-servers played here
+ * (tests/unit/coordinator/service_fixture.h).
  *
  *   protocol SEED STEPS COUNT [tell]      COUNT sequences of STEPS messages each, of seeds SEED, SEED + 1 ...
  *
- * Servers register, report, poll and leave, and put results: right ones, late ones of leases long gone, repeats, parts of
- * them, ones that lie about one thing, and ones that are of the right form but were made up.  Runs of every mode are posted, paused, resumed and stopped.  Trainers register
- * twice, stand by, leave, forget, refuse, fill their disk and announce versions rightly and wrongly.  Most runs are checked
- * (verify_samples): the trainer finds what was made up, and at times what was not.  Time passes and leaps; the coordinator
- * goes down and comes back on its database.
+ * Servers register, report, poll and leave, and put results: right ones, late ones of leases long gone, repeats, parts
+ * of them, ones that lie about one thing, and ones that are of the right form but were made up.  Runs of every mode are
+ * posted, paused, resumed and stopped.  Trainers register twice, stand by, leave, forget, refuse, fill their disk and
+ * announce versions rightly and wrongly.  Most runs are checked (verify_samples): the trainer finds what was made up,
+ * and at times what was not.  Time passes and leaps; the coordinator goes down and comes back on its database.
  *
- * After every step the database is asked for DESIGN's invariants (tests/sim/world_invariants.h), and answers are judged: what
- * lies is never accepted, no sample twice unless a check has refused it in between (I3), and what was acknowledged is still
- * there after a restart (I7).  What was made up closes no group of a checked run, so it is neither trained on nor filtered; a
- * worker in quarantine is granted nothing; and while the trainer has been honest, or mistaken only once about a sample, nobody is in
- * quarantine who has made nothing up.  At the end everybody behaves: every run must then end, and not in failure.
+ * After every step the database is asked for DESIGN's invariants (tests/sim/world_invariants.h), and answers are
+ * judged: what lies is never accepted, no sample twice unless a check has refused it in between (I3), and what was
+ * acknowledged is still there after a restart (I7).  What was made up closes no group of a checked run, so it is
+ * neither trained on nor filtered; a worker in quarantine is granted nothing; and while the trainer has been honest, or
+ * mistaken only once about a sample, nobody is in quarantine who has made nothing up.  At the end everybody behaves:
+ * every run must then end, and not in failure.
  *
  * A seed decides every message.  Threads of the coordinator take part, so that a sequence need not fail each time it is
  * played; what was sent is printed when a promise is broken. */
@@ -30,7 +32,18 @@
 #include "tests/sim/world_invariants.h"
 #include "tests/unit/coordinator/fake_server.h"
 
-enum { SERVERS = 4, HELD = 48, RUNS_MAX = 6, UNTRUE_MAX = 256, UNTRUE_LOOKED_AT = 24 /* after a step; all of them at the end */, SAMPLES_MAX = 4096, ACCEPTED_MAX = 256, TTL_MS = 8000, LEASE_MS = 600, TURN_MS = 4 /* of the coordinator's own threads, between two messages */ };
+enum {
+  SERVERS = 4,
+  HELD = 48,
+  RUNS_MAX = 6,
+  UNTRUE_MAX = 256,
+  UNTRUE_LOOKED_AT = 24 /* after a step; all of them at the end */,
+  SAMPLES_MAX = 4096,
+  ACCEPTED_MAX = 256,
+  TTL_MS = 8000,
+  LEASE_MS = 600,
+  TURN_MS = 4 /* of the coordinator's own threads, between two messages */
+};
 
 struct held_lease {
   struct lease lease;
@@ -117,14 +130,19 @@ static int64_t run_of(const struct lease *l) {
 static void untrue_is_not_believed(int from) {
   for (int i = from > 0 ? from : 0; i < p.untrue_count; i++) {
     const struct untrue_sample *u = &p.untrue[i % UNTRUE_MAX];
-    if (NUMBER("SELECT count(*) FROM samples s JOIN groups g ON g.run = s.run AND g.round = s.round AND g.ordinal = s.group_ordinal WHERE s.run = ?1 AND s.round = ?2 "
+    if (NUMBER("SELECT count(*) FROM samples s JOIN groups g ON g.run = s.run AND g.round = s.round AND g.ordinal = "
+               "s.group_ordinal WHERE s.run = ?1 AND s.round = ?2 "
                "AND s.group_ordinal = ?3 AND s.sample = ?4 AND s.digest = ?5 AND g.state NOT IN (?6, ?7, ?8)",
-               b_int(u->run), b_int(u->round), b_int(u->group), b_int(u->sample), b_digest(&u->digest), b_int(GROUP_OPEN), b_int(GROUP_ABANDONED), b_int(GROUP_FAILED)) > 0)
-      fail_msg("the group of %s was closed with a sample that was made up", id_sample(u->run, u->round, u->group, u->sample).text);
+               b_int(u->run), b_int(u->round), b_int(u->group), b_int(u->sample), b_digest(&u->digest),
+               b_int(GROUP_OPEN), b_int(GROUP_ABANDONED), b_int(GROUP_FAILED)) > 0)
+      fail_msg("the group of %s was closed with a sample that was made up",
+               id_sample(u->run, u->round, u->group, u->sample).text);
   }
 }
 
-static int64_t quarantines_of(const char *name) { return NUMBER("SELECT coalesce(sum(1 << run), 0) FROM quarantines WHERE name = ?1", b_text(name)); }
+static int64_t quarantines_of(const char *name) {
+  return NUMBER("SELECT coalesce(sum(1 << run), 0) FROM quarantines WHERE name = ?1", b_text(name));
+}
 
 static void the_honest_are_free(void) {
   char name[16];
@@ -135,7 +153,8 @@ static void the_honest_are_free(void) {
 }
 
 static bool lease_is_done(const struct accepted_lease *a) {
-  return NUMBER("SELECT count(*) FROM leases WHERE id = ?1 AND fence = ?2 AND state = ?3", b_text(a->id), b_int(a->fence), b_int(LEASE_DONE)) == 1;
+  return NUMBER("SELECT count(*) FROM leases WHERE id = ?1 AND fence = ?2 AND state = ?3", b_text(a->id),
+                b_int(a->fence), b_int(LEASE_DONE)) == 1;
 }
 
 /* I3; in flight a sample that has grown too old is drawn again, and in checked runs what was refused. */
@@ -143,19 +162,28 @@ static void accepted_note(const struct lease *l) {
   const int64_t run = run_of(l);
   const bool again = NUMBER("SELECT mode = 2 FROM runs WHERE id = ?1", b_int(run)) == 1;
   for (int i = 0; i < l->sample_count && !again; i++) {
-    const uint64_t key = ((uint64_t)run << 48 | (uint64_t)l->round << 32 | (uint64_t)l->group_ordinal << 12 | (uint64_t)(l->sample_first + i)) + 1;
+    const uint64_t key = ((uint64_t)run << 48 | (uint64_t)l->round << 32 | (uint64_t)l->group_ordinal << 12 |
+                          (uint64_t)(l->sample_first + i)) +
+                         1;
     size_t at = (size_t)(key * 0x9e3779b97f4a7c15u >> 52) % SAMPLES_MAX;
-    for (int tries = 0; tries < SAMPLES_MAX && p.samples[at].key && p.samples[at].key != key; tries++) at = (at + 1) % SAMPLES_MAX;
+    for (int tries = 0; tries < SAMPLES_MAX && p.samples[at].key && p.samples[at].key != key; tries++)
+      at = (at + 1) % SAMPLES_MAX;
     p.samples[at].key = key;
     if (++p.samples[at].accepted == 1) continue;
     const struct id_text id = id_sample(run, l->round, l->group_ordinal, l->sample_first + i);
-    const int64_t refused = NUMBER("SELECT count(*) FROM incidents WHERE run = ?1 AND kind = 'sample_refused' AND subject = ?2", b_int(run), b_text(id.text));
-    if (p.samples[at].accepted > 1 + refused) fail_msg("I3: sample %s was accepted %d times, and refused by %lld checks", id.text, p.samples[at].accepted, (long long)refused);
+    const int64_t refused =
+        NUMBER("SELECT count(*) FROM incidents WHERE run = ?1 AND kind = 'sample_refused' AND subject = ?2", b_int(run),
+               b_text(id.text));
+    if (p.samples[at].accepted > 1 + refused)
+      fail_msg("I3: sample %s was accepted %d times, and refused by %lld checks", id.text, p.samples[at].accepted,
+               (long long)refused);
   }
   struct accepted_lease *a = &p.accepted[p.accepted_count++ % ACCEPTED_MAX];
   snprintf(a->id, sizeof a->id, "%s", l->id);
   a->fence = (int64_t)l->fence;
-  if (!lease_is_done(a)) fail_msg("I3: a result with fence %lld was accepted, but not for lease %s with that fence", (long long)a->fence, a->id);
+  if (!lease_is_done(a))
+    fail_msg("I3: a result with fence %lld was accepted, but not for lease %s with that fence", (long long)a->fence,
+             a->id);
 }
 
 /* I7 */
@@ -163,7 +191,8 @@ static void acknowledged_is_stored(void) {
   const int count = p.accepted_count < ACCEPTED_MAX ? p.accepted_count : ACCEPTED_MAX;
   for (int i = 0; i < count; i++)
     if (!lease_is_done(&p.accepted[i]))
-      fail_msg("I7: lease %s with fence %lld was acknowledged, and is not done after a restart", p.accepted[i].id, (long long)p.accepted[i].fence);
+      fail_msg("I7: lease %s with fence %lld was acknowledged, and is not done after a restart", p.accepted[i].id,
+               (long long)p.accepted[i].fence);
 }
 
 /* ---- servers ---- */
@@ -193,9 +222,15 @@ static void server_reports(void) {
   struct err err = {0};
   struct lease_ref refs[HELD];
   struct worker_heartbeat_answer answer;
-  struct worker_heartbeat m = {.epoch = s->is.epoch, .ready = true, .draining = below(8) == 0, .has_loaded = s->has_loaded, .loaded_digest = s->loaded, .leases = refs};
+  struct worker_heartbeat m = {.epoch = s->is.epoch,
+                               .ready = true,
+                               .draining = below(8) == 0,
+                               .has_loaded = s->has_loaded,
+                               .loaded_digest = s->loaded,
+                               .leases = refs};
   for (int i = 0; i < p.held_count; i++)
-    if (strcmp(p.held[i].by.is.worker_id, s->is.worker_id) == 0 && below(4) > 0) refs[m.lease_count++] = (struct lease_ref){p.held[i].lease.id, p.held[i].lease.fence};
+    if (strcmp(p.held[i].by.is.worker_id, s->is.worker_id) == 0 && below(4) > 0)
+      refs[m.lease_count++] = (struct lease_ref){p.held[i].lease.id, p.held[i].lease.fence};
   const enum rc rc = coordinator_heartbeat(&p.f->client, s->is.worker_id, &m, &answer, &p.f->arena, DEADLINE_MS, &err);
   buf_printf(&p.told, "%s reports: %d", s->is.worker_id, rc);
   if (rc != RC_OK) forget(s);
@@ -225,8 +260,10 @@ static void server_polls(void) {
 
 /* ---- results ---- */
 
-static const char *const lies[] = {"a higher fence", "a lower fence", "another epoch", "another worker", "other weights", "a sample less",
-                                   "a sample of others", "a token outside", "tokens behind the end", "a length that is none", "another version's tokens"};
+static const char *const lies[] = {"a higher fence",        "a lower fence",           "another epoch",
+                                   "another worker",        "other weights",           "a sample less",
+                                   "a sample of others",    "a token outside",         "tokens behind the end",
+                                   "a length that is none", "another version's tokens"};
 enum { LIES = sizeof lies / sizeof lies[0] };
 
 /* false: this lease cannot carry this lie. */
@@ -252,7 +289,8 @@ static bool result_put(const struct held_lease *h, const struct lease_result *r,
   struct err err = {0};
   bool repeated = false;
   const enum rc rc = put_result(p.f, &h->lease, r, &repeated, &err);
-  buf_printf(&p.told, "%s puts %s/%llu, %s: %d%s", r->worker_id, h->lease.id, (unsigned long long)r->fence, what, rc, repeated ? " again" : "");
+  buf_printf(&p.told, "%s puts %s/%llu, %s: %d%s", r->worker_id, h->lease.id, (unsigned long long)r->fence, what, rc,
+             repeated ? " again" : "");
   p.results += rc == RC_OK;
   p.refused += rc != RC_OK;
   if (rc == RC_OK && !repeated && lies_about) fail_msg("%s was accepted with %s", h->lease.id, what);
@@ -283,11 +321,14 @@ static void result_lies(void) {
   if (!lie(&r, &h->lease, which)) return;
   int64_t worker = 0;
   const bool granted_again = id_parse_worker(&worker, r.worker_id, &err) == RC_OK &&
-                             NUMBER("SELECT count(*) FROM leases WHERE id = ?1 AND fence = ?2 AND worker = ?3", b_text(h->lease.id), b_int((int64_t)r.fence), b_int(worker)) > 0;
+                             NUMBER("SELECT count(*) FROM leases WHERE id = ?1 AND fence = ?2 AND worker = ?3",
+                                    b_text(h->lease.id), b_int((int64_t)r.fence), b_int(worker)) > 0;
   result_put(h, &r, lies[which], which > 1 || !granted_again);
 }
 
-static const char *const made_up[] = {[MADE_UP_TOKEN] = "another token made up", [MADE_UP_LOGPROB] = "a log-probability made up", [MADE_UP_LENGTH] = "a token more made up"};
+static const char *const made_up[] = {[MADE_UP_TOKEN] = "another token made up",
+                                      [MADE_UP_LOGPROB] = "a log-probability made up",
+                                      [MADE_UP_LENGTH] = "a token more made up"};
 
 static void result_is_made_up(void) {
   const struct held_lease *h = any_lease();
@@ -300,7 +341,8 @@ static void result_is_made_up(void) {
   p.makes_up[h->server] = true;
   if (!result_put(h, &r, made_up[which], false)) return;
   struct untrue_sample u = {.run = run_of(l), .round = l->round, .group = l->group_ordinal, .sample = s->sample};
-  if (NUMBER("SELECT coalesce(json_extract(config, '$.verify_samples'), 0) FROM runs WHERE id = ?1", b_int(u.run)) != 1) return;
+  if (NUMBER("SELECT coalesce(json_extract(config, '$.verify_samples'), 0) FROM runs WHERE id = ?1", b_int(u.run)) != 1)
+    return;
   sample_result_digest(&u.digest, s);
   p.untrue[p.untrue_count++ % UNTRUE_MAX] = u;
 }
@@ -341,8 +383,13 @@ static void trainer_reports(void) {
 /* Another trainer, which reaches the same weights and answers under the same address. */
 static void standby_registers(void) {
   struct err err = {0};
-  const struct worker_register m = {.name = "other", .kind = WORKER_TRAINER, .exactness = WORKER_INVARIANT, .url = p.f->trainer.url, .identity = "ffffffffffffffffffffffffffffffff"};
-  if (coordinator_register(&p.f->client, &m, &p.standby, &p.f->arena, DEADLINE_MS, &err) != RC_OK) fail_msg("%s", err.message);
+  const struct worker_register m = {.name = "other",
+                                    .kind = WORKER_TRAINER,
+                                    .exactness = WORKER_INVARIANT,
+                                    .url = p.f->trainer.url,
+                                    .identity = "ffffffffffffffffffffffffffffffff"};
+  if (coordinator_register(&p.f->client, &m, &p.standby, &p.f->arena, DEADLINE_MS, &err) != RC_OK)
+    fail_msg("%s", err.message);
   buf_printf(&p.told, "trainer %s stands by: %d", p.standby.worker_id, p.standby.role == ROLE_STANDBY);
 }
 
@@ -364,7 +411,8 @@ static void trainer_is_well(void) {
   fake_trainer_finish_checks(t);
 }
 
-/* What it has been asked to check it answers when it is gone; the first time it only becomes slow, so that there is something. */
+/* What it has been asked to check it answers when it is gone; the first time it only becomes slow, so that there is
+ * something. */
 static void trainer_leaves_checks_behind(void) {
   struct fake_trainer *t = &p.f->trainer;
   struct err err = {0};
@@ -380,9 +428,22 @@ static void trainer_leaves_checks_behind(void) {
 
 /* The fake trainer's moods; most are over soon. */
 static void trainer_changes(void) {
-  enum { FORGETS, IS_SLOW, REFUSES, IS_STRANGE, IS_FULL, FAILS_CHECKS, IS_SLOW_WITH_CHECKS, IS_MISTAKEN, DRAWS_OTHERWISE, IS_WELL, MOODS = 19 };
-  static const char *const moods[] = {"forgets",         "is slow",          "refuses a step",   "is strange", "has a full disk",
-                                      "fails checks",    "is slow with checks", "is mistaken once", "draws otherwise", "is well"};
+  enum {
+    FORGETS,
+    IS_SLOW,
+    REFUSES,
+    IS_STRANGE,
+    IS_FULL,
+    FAILS_CHECKS,
+    IS_SLOW_WITH_CHECKS,
+    IS_MISTAKEN,
+    DRAWS_OTHERWISE,
+    IS_WELL,
+    MOODS = 19
+  };
+  static const char *const moods[] = {"forgets",         "is slow",      "refuses a step",      "is strange",
+                                      "has a full disk", "fails checks", "is slow with checks", "is mistaken once",
+                                      "draws otherwise", "is well"};
   struct fake_trainer *t = &p.f->trainer;
   const int drawn = below(MOODS), mood = drawn < IS_WELL ? drawn : IS_WELL;
   buf_printf(&p.told, "the trainer %s", moods[mood]);
@@ -411,11 +472,18 @@ static void version_is_announced(void) {
   enum { RIGHT, OTHER_EPOCH, OTHER_FENCE, OTHER_WORKER, OTHER_DIGEST, TOO_HIGH, WAYS };
   const int way = below(WAYS);
   const int64_t run = NUMBER("SELECT coalesce(max(run), 0) FROM versions");
-  const int64_t at = NUMBER("SELECT round FROM rounds WHERE run = ?1 AND state = ?2", b_int(run), b_int(ROUND_STEPPING));
+  const int64_t at =
+      NUMBER("SELECT round FROM rounds WHERE run = ?1 AND state = ?2", b_int(run), b_int(ROUND_STEPPING));
   const int64_t round = at >= 0 ? at : NUMBER("SELECT max(round) - 1 FROM rounds WHERE run = ?1", b_int(run));
-  if (run < 1 || round < 0 || (way == OTHER_DIGEST && at >= 0)) return; /* a trainer's word for new weights is all there is */
+  if (run < 1 || round < 0 || (way == OTHER_DIGEST && at >= 0)) return; /* a trainer's word for new weights is all there
+                                                                         * is */
   const struct id_text run_id = id_run(run), step_id = id_round(run, round);
-  struct version_announce m = {.run = run_id.text, .step_id = step_id.text, .worker_id = p.f->trainer_is.worker_id, .epoch = p.f->trainer_is.epoch, .fence = p.f->trainer_is.fence, .version = round + 1};
+  struct version_announce m = {.run = run_id.text,
+                               .step_id = step_id.text,
+                               .worker_id = p.f->trainer_is.worker_id,
+                               .epoch = p.f->trainer_is.epoch,
+                               .fence = p.f->trainer_is.fence,
+                               .version = round + 1};
   struct err err = {0};
   fake_digest(&m.digest, run_id.text, round + 1);
   if (way == OTHER_EPOCH) m.epoch += below(2) ? 1 : -(uint64_t)1;
@@ -425,19 +493,26 @@ static void version_is_announced(void) {
   if (way == TOO_HIGH) m.version++;
   const enum rc rc = coordinator_announce_version(&p.f->client, &m, DEADLINE_MS, &err);
   buf_printf(&p.told, "%s announces %s of %s, way %d: %d", m.worker_id, step_id.text, run_id.text, way, rc);
-  if (rc == RC_OK && way != RIGHT) fail_msg("I9: version %lld of %s was taken, announced in way %d", (long long)m.version, run_id.text, way);
+  if (rc == RC_OK && way != RIGHT)
+    fail_msg("I9: version %lld of %s was taken, announced in way %d", (long long)m.version, run_id.text, way);
 }
 
 /* ---- runs ---- */
 
 static const char *const runs[] = {
-    GRPO(2, "}"), GRPO(3, "},\"lease_samples_max\":1"),
-    "{\"mode\":\"sync\",\"rounds\":2,\"seed\":4,\"dataset\":{\"path\":\"train.jsonl\"},\"verify_samples\":false,\"groups_per_round\":2,\"samples_per_group\":3,\"lease_samples_max\":2,"
-    "\"filter\":{\"zero_advantage\":\"refill\",\"refill_max\":2},\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}}",
-    "{\"update\":\"minibatch\",\"groups_per_step\":2,\"rounds\":2,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_per_round\":5,\"samples_per_group\":2,"
+    GRPO(2, "}"),
+    GRPO(3, "},\"lease_samples_max\":1"),
+    "{\"mode\":\"sync\",\"rounds\":2,\"seed\":4,\"dataset\":{\"path\":\"train.jsonl\"},\"verify_samples\":false,"
+    "\"groups_per_round\":2,\"samples_per_group\":3,\"lease_samples_max\":2,"
+    "\"filter\":{\"zero_advantage\":\"refill\",\"refill_max\":2},\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":"
+    "8},\"training\":{\"objective\":\"grpo\"}}",
+    "{\"update\":\"minibatch\",\"groups_per_step\":2,\"rounds\":2,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":"
+    "false},\"verify_samples\":false,\"groups_per_round\":5,\"samples_per_group\":2,"
     "\"seed\":3,\"sampling\":{\"max_new_tokens\":8}}",
-    "{\"mode\":\"inflight\",\"max_lag\":1,\"rounds\":3,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_per_round\":2,"
-    "\"samples_per_group\":2,\"lease_samples_max\":2,\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}}",
+    "{\"mode\":\"inflight\",\"max_lag\":1,\"rounds\":3,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":"
+    "false},\"verify_samples\":false,\"groups_per_round\":2,"
+    "\"samples_per_group\":2,\"lease_samples_max\":2,\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},"
+    "\"training\":{\"objective\":\"grpo\"}}",
 };
 
 /* Three in four with checks, where the mode admits them. */
@@ -493,9 +568,23 @@ static const struct {
   int weight;
   void (*act)(void);
 } actions[] = {
-    {6, server_registers},      {12, server_reports},   {40, server_polls},      {50, result_comes},      {10, result_lies},
-    {16, result_is_made_up}, {5, result_is_handed_back}, {3, trainer_registers}, {16, trainer_reports},   {6, trainer_leaves_checks_behind}, {1, standby_registers},  {2, worker_leaves},
-    {8, trainer_changes},       {8, version_is_announced}, {4, run_is_posted},   {4, run_is_controlled},  {2, coordinator_ends_and_begins},
+    {6, server_registers},
+    {12, server_reports},
+    {40, server_polls},
+    {50, result_comes},
+    {10, result_lies},
+    {16, result_is_made_up},
+    {5, result_is_handed_back},
+    {3, trainer_registers},
+    {16, trainer_reports},
+    {6, trainer_leaves_checks_behind},
+    {1, standby_registers},
+    {2, worker_leaves},
+    {8, trainer_changes},
+    {8, version_is_announced},
+    {4, run_is_posted},
+    {4, run_is_controlled},
+    {2, coordinator_ends_and_begins},
     {12, time_goes_by},
 };
 
@@ -518,7 +607,8 @@ static void step(int number) {
 }
 
 static bool all_over(void) {
-  return NUMBER("SELECT count(*) FROM runs WHERE state NOT IN (?1, ?2, ?3)", b_int(RUN_STOPPED), b_int(RUN_COMPLETED), b_int(RUN_FAILED)) == 0;
+  return NUMBER("SELECT count(*) FROM runs WHERE state NOT IN (?1, ?2, ?3)", b_int(RUN_STOPPED), b_int(RUN_COMPLETED),
+                b_int(RUN_FAILED)) == 0;
 }
 
 /* Everybody behaves from now on. */
@@ -533,7 +623,9 @@ static void serve_honestly(struct fake_server *s) {
     }
   const struct worker_heartbeat m = {.epoch = p.f->trainer_is.epoch, .ready = true};
   struct worker_heartbeat_answer answer;
-  if (coordinator_heartbeat(&p.f->client, p.f->trainer_is.worker_id, &m, &answer, &p.f->arena, DEADLINE_MS, &err) != RC_OK) register_trainer(p.f);
+  if (coordinator_heartbeat(&p.f->client, p.f->trainer_is.worker_id, &m, &answer, &p.f->arena, DEADLINE_MS, &err) !=
+      RC_OK)
+    register_trainer(p.f);
   if (poll_once(p.f, s, 64, &a, &err) != RC_OK) register_server(p.f, s, "gen-last");
   for (size_t i = 0; i < a.lease_count; i++) {
     const struct lease_result r = make_result(p.f, s, &a.leases[i]);
@@ -559,7 +651,9 @@ static void everything_ends(void) {
   p.checks_refused = NUMBER("SELECT coalesce(sum(refused), 0) FROM checked");
   p.quarantines = NUMBER("SELECT count(*) FROM incidents WHERE kind = 'worker_quarantined'");
   if (NUMBER("SELECT count(*) FROM runs WHERE state = ?1", b_int(RUN_FAILED)) > 0) fail_msg("a run failed");
-  if (NUMBER("SELECT count(*) FROM runs r WHERE state = ?1 AND rounds <> (SELECT count(*) FROM rounds WHERE run = r.id AND state = ?2)", b_int(RUN_COMPLETED), b_int(ROUND_DONE)) > 0)
+  if (NUMBER("SELECT count(*) FROM runs r WHERE state = ?1 AND rounds <> (SELECT count(*) FROM rounds WHERE run = r.id "
+             "AND state = ?2)",
+             b_int(RUN_COMPLETED), b_int(ROUND_DONE)) > 0)
     fail_msg("a run is completed without all its rounds");
 }
 
@@ -594,7 +688,8 @@ static void runs_are_told(void) {
 
 static int sequence_teardown(void **state) {
   if (!p.ended && p.f->core) runs_are_told();
-  if (!p.ended || p.tells) fprintf(stderr, "seed %llu:\n%.*s\n", (unsigned long long)p.seed, (int)p.told.len, p.told.data ? p.told.data : "");
+  if (!p.ended || p.tells)
+    fprintf(stderr, "seed %llu:\n%.*s\n", (unsigned long long)p.seed, (int)p.told.len, p.told.data ? p.told.data : "");
   buf_free(&p.told);
   return fixture_teardown(state);
 }
@@ -604,7 +699,8 @@ int main(int argc, char **argv) {
   const int steps = argc > 2 ? atoi(argv[2]) : 200, count = argc > 3 ? atoi(argv[3]) : 1;
   int64_t leases = 0, results = 0, refused = 0, restarts = 0, invented = 0, checks_refused = 0, quarantines = 0;
   for (int i = 0; i < count; i++) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(a_sequence_keeps_every_promise, fixture_setup, sequence_teardown)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_sequence_keeps_every_promise, fixture_setup, sequence_teardown)};
     p = (struct play){.seed = seed + (uint64_t)i, .dice = seed + (uint64_t)i, .steps = steps, .tells = argc > 4};
     if (cmocka_run_group_tests_name("protocol", tests, NULL, NULL) != 0) return 1;
     leases += p.leases;
@@ -615,7 +711,10 @@ int main(int argc, char **argv) {
     checks_refused += p.checks_refused;
     quarantines += p.quarantines;
   }
-  printf("protocol: %d sequences of %d steps from seed %llu: %lld leases, %lld results accepted, %lld refused, %lld samples made up, %lld refused by checks, %lld quarantines, %lld restarts\n", count,
-         steps, (unsigned long long)seed, (long long)leases, (long long)results, (long long)refused, (long long)invented, (long long)checks_refused, (long long)quarantines, (long long)restarts);
+  printf(
+      "protocol: %d sequences of %d steps from seed %llu: %lld leases, %lld results accepted, %lld refused, %lld "
+      "samples made up, %lld refused by checks, %lld quarantines, %lld restarts\n",
+      count, steps, (unsigned long long)seed, (long long)leases, (long long)results, (long long)refused,
+      (long long)invented, (long long)checks_refused, (long long)quarantines, (long long)restarts);
   return 0;
 }

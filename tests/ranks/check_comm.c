@@ -2,14 +2,15 @@
  *
  *   collectives          every call against what it must give, with empty parts and with arrays of many pieces
  *   steps [MUTANT]       optimizer steps by shards; rank 0 prints the digest of the weights, which is that of one rank
- *                        unless MUTANT spoils the last rank: `doubled`, its sums count twice; `boundary`, its shard ends a block early
+ *                        unless MUTANT spoils the last rank: `doubled`, its sums count twice; `boundary`, its shard
+ *   ends a block early
  *   fabric               communicators of the fabric over MPI, beside the comm (check_fabric.h)
  *   silence MS           meets the others at barriers until one has been silent for MS
  *   late MS              rank 0 stays away from a barrier that the others wait MS for
  *   give-up              rank 0 gives up while the others wait
  *
- * The last three print, on every rank that found it out: "rank R lost after N ms: MESSAGE", and end with status 3.  A wrong
- * answer ends with status 1 and a sentence. */
+ * The last three print, on every rank that found it out: "rank R lost after N ms: MESSAGE", and end with status 3.  A
+ * wrong answer ends with status 1 and a sentence. */
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>

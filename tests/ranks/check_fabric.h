@@ -1,5 +1,6 @@
-/* A fabric's communicators among the ranks of a comm, which tells them the token as HTTP tells servers: for check_comm.c over
- * MPI and check_nccl.c over NCCL.  Every rank calls it; a wrong answer goes to `fail`, which does not return. */
+/* A fabric's communicators among the ranks of a comm, which tells them the token as HTTP tells servers: for
+ * check_comm.c over MPI and check_nccl.c over NCCL.  Every rank calls it; a wrong answer goes to `fail`, which does not
+ * return. */
 #ifndef LEASEHOLD_TESTS_RANKS_CHECK_FABRIC_H
 #define LEASEHOLD_TESTS_RANKS_CHECK_FABRIC_H
 

@@ -1,6 +1,6 @@
-/* One rank of the comm over NCCL, with a GPU each: `mpirun -n GPUS build/tests/ranks/check_nccl`.  Broadcast, all_gather and
- * reduce_scatter of device memory against what they must give; then the fabric over NCCL (check_fabric.h).  It has been compiled and linked, and not run yet: only a
- * machine with several GPUs can. */
+/* One rank of the comm over NCCL, with a GPU each: `mpirun -n GPUS build/tests/ranks/check_nccl`.  Broadcast,
+ * all_gather and reduce_scatter of device memory against what they must give; then the fabric over NCCL
+ * (check_fabric.h).  It has been compiled and linked, and not run yet: only a machine with several GPUs can. */
 #include <cuda_runtime.h>
 #include <stdbool.h>
 #include <stdio.h>

@@ -109,7 +109,8 @@ double clairvoyant_bound(const struct world_config *c) {
   struct group_length longest[WORLD_GROUPS], total[WORLD_GROUPS];
   double all = 0, least = 0, most = 0, bound = 0;
   const double prompts_us = c->samples * c->prompt_us / c->servers;
-  double step_us = INFINITY, token_us = INFINITY; /* each at the number of rows that suits it; measured costs may fall */
+  double step_us = INFINITY, token_us = INFINITY; /* each at the number of rows that suits it; measured costs may
+                                                   * fall */
   for (int rows = 1; rows <= c->slots; rows++) {
     step_us = fmin(step_us, world_step_us(c, rows));
     token_us = fmin(token_us, world_step_us(c, rows) / rows);

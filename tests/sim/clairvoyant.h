@@ -1,9 +1,10 @@
 /* How good a round could be if every length were known: the best order and admission that a search finds, and a bound
  * that no order can pass.
  *
- * The search starts from many orders and ramps, moves groups about by admission.c's play, and runs what it likes best in
- * the world; the same groups are members.  It is no optimum, only hard to beat.  The bound is REFERENCES' "FIFO trainer":
- * for every k, the time before which no k groups can be ready and then the training of all that cannot be over by then.
+ * The search starts from many orders and ramps, moves groups about by admission.c's play, and runs what it likes best
+ * in the world; the same groups are members.  It is no optimum, only hard to beat.  The bound is REFERENCES' "FIFO
+ * trainer":  for every k, the time before which no k groups can be ready and then the training of all that cannot be
+ * over by then.
  *
  * Called by sim_rounds.c, predict.c and test_simulation.c. */
 #ifndef LEASEHOLD_TESTS_SIM_CLAIRVOYANT_H

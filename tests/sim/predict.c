@@ -2,13 +2,14 @@
  *
  *   tests/bench/bench-pipeline: costs of sync runs --stdin--> this --stdout--> a line for each mode and round
  *
- * Input: lines of a word and numbers (see `words`), lengths last: a line `lengths` for each round, with the tokens of each
- * group's samples.  Every round is played by itself, as one that comes after others: costs and lengths in general are
- * known.  `ratio` in the input scales the trainer, so that generation is to training as it says; without it the trainer is
- * as fast as it was measured.
+ * Input: lines of a word and numbers (see `words`), lengths last: a line `lengths` for each round, with the tokens of
+ * each group's samples.  Every round is played by itself, as one that comes after others: costs and lengths in general
+ * are known.  `ratio` in the input scales the trainer, so that generation is to training as it says; without it the
+ * trainer is as fast as it was measured.
  *
  * Output: `mode round window_us rollout_us train_us first_us idle`, then `clairvoyant round us` and `bound round us`.
- * Status 1 and a sentence on stderr for input that it does not understand, or when a promise of the simulation breaks. */
+ * Status 1 and a sentence on stderr for input that it does not understand, or when a promise of the simulation
+ * breaks. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

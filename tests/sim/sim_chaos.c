@@ -1,5 +1,6 @@
-/* Thousands of small rounds full of accidents, each seed's under every policy, sync, and without accidents: every promise of
- * world.h is kept, and the same seed trains the same groups into the same weights.  As many runs in flight keep theirs.
+/* Thousands of small rounds full of accidents, each seed's under every policy, sync, and without accidents: every
+ * promise of world.h is kept, and the same seed trains the same groups into the same weights.  As many runs in flight
+ * keep theirs.
  *
  * sim_chaos [seeds [first]].  Ends with status 1 when a promise is broken, or when the accidents did not happen. */
 #include <stdio.h>

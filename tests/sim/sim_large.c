@@ -1,7 +1,6 @@
-/* The largest run of make sim: ten thousand servers and a million leases over several rounds, with every kind of accident;
- * before it a quarter of the pool in flight.
- * Its cost must grow with what happens, not with the pool: a tenth of the pool and of the leases is run first, and a lease
- * of the large run may not cost more than twice as much.
+/* The largest run of make sim: ten thousand servers and a million leases over several rounds, with every kind of
+ * accident; before it a quarter of the pool in flight.  Its cost must grow with what happens, not with the pool: a
+ * tenth of the pool and of the leases is run first, and a lease of the large run may not cost more than twice as much.
  *
  * sim_large [rounds]: of the large run, fewer for a first look.  Prints CPU time; ends with status 1 when a promise is
  * broken or a lease costs too much. */

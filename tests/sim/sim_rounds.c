@@ -1,5 +1,5 @@
-/* What the policies of dispatch and admission are worth, as tables of medians over seeds: the coordinator's first round, or
- * one for which it has been told what a round before would have shown.
+/* What the policies of dispatch and admission are worth, as tables of medians over seeds: the coordinator's first
+ * round, or one for which it has been told what a round before would have shown.
  *
  * All policies meet the same seeds, so "vs off" is a median of paired quotients of the time from the round's opening to
  * the end of training.  The last table holds admission against the best that was found with every length known, and
@@ -209,10 +209,11 @@ static double middle(double *values, int n) {
   return (values[(n - 1) / 2] + values[n / 2]) / 2;
 }
 
-/* One line.  The bars are medians of what each seed gives, and the mean of what a plan loses; barred: the one that is held against the bound, too, which
- * heavy tails and small rounds leave behind for reasons of their own. */
+/* One line.  The bars are medians of what each seed gives, and the mean of what a plan loses; barred: the one that is
+ * held against the bound, too, which heavy tails and small rounds leave behind for reasons of their own. */
 static bool admission_row(struct world *w, const char *name, const struct world_config *base, bool barred) {
-  double all[COLUMNS][ADMISSION_SEEDS], off[ADMISSION_SEEDS], unforeseen[ADMISSION_SEEDS], over[2][ADMISSION_SEEDS], lost[COLUMNS] = {0};
+  double all[COLUMNS][ADMISSION_SEEDS], off[ADMISSION_SEEDS], unforeseen[ADMISSION_SEEDS], over[2][ADMISSION_SEEDS],
+      lost[COLUMNS] = {0};
   for (int i = 0; i < admission_seeds; i++) {
     struct world_config c = *base;
     double row[COLUMNS];
@@ -247,7 +248,8 @@ static bool admission_table(struct world *w) {
       "lengths\n"
       "of another round, with each prompt's mean an epoch ago, with every length; the best that was found, and the "
       "bound.\n"
-      "Then how many points the last two plans are behind the best, and which part of the first and of the last plan's\n"
+      "Then how many points the last two plans are behind the best, and which part of the first and of the last "
+      "plan's\n"
       "window is over the bound.\n"
       "  lengths     R      sync      gate    nothing   lengths   prompts   samples      best     bound     prompts, "
       "samples behind, over bound\n");

@@ -1,25 +1,26 @@
-/* A run in virtual time: the coordinator itself, beside a pool of generation-servers and a trainer that only compute time.
+/* A run in virtual time: the coordinator itself, beside a pool of generation-servers and a trainer that only compute
+ * time.
  *
  *   events: a heap, by time --> a server or the trainer acts --message--> the coordinator's core (no thread, its database
  *   in memory, its clock the heap's) --answer--> events ...
  *
- * The coordinator's side is the coordinator's code: registration, polls, heartbeats and results are its routes' commands,
- * parked polls are its writer's, groups are verified and sealed, batches planned, inner steps and versions taken by its
- * rooms, and what goes to the trainer next is its driver's choice (driver/next.h).  Only computing is modelled: a step of
- * b rows takes so long, a batch of n tokens so long, messages take their time, and are lost and doubled.  Servers ask as
- * generation-server/worker/leases.c does, are killed, frozen, drained, added and slow, and hand leases back half done; the
- * trainer is killed and begins its round again.  Everything random is Philox of the seed: under one seed all policies
- * meet the same lengths and the same accidents.
+ * The coordinator's side is the coordinator's code: registration, polls, heartbeats and results are its routes'
+ * commands, parked polls are its writer's, groups are verified and sealed, batches planned, inner steps and versions
+ * taken by its rooms, and what goes to the trainer next is its driver's choice (driver/next.h).  Only computing is
+ * modelled: a step of b rows takes so long, a batch of n tokens so long, messages take their time, and are lost and
+ * doubled.  Servers ask as generation-server/worker/leases.c does, are killed, frozen, drained, added and slow, and
+ * hand leases back half done; the trainer is killed and begins its round again.  Everything random is Philox of the
+ * seed: under one seed all policies meet the same lengths and the same accidents.
  *
- * In `mode: inflight` a round is a step, and servers swap versions while samples run: a version is announced first and pushed
- * then, early, late or not at all, so that some are skipped; leases that it is not valid for go back, the others go on
- * with another span.  A token's log-probability tells which version drew it, whatever the ledger says of it.
+ * In `mode: inflight` a round is a step, and servers swap versions while samples run: a version is announced first and
+ * pushed then, early, late or not at all, so that some are skipped; leases that it is not valid for go back, the others
+ * go on with another span.  A token's log-probability tells which version drew it, whatever the ledger says of it.
  *
- * Promises that are checked all the time: the invariants I1 to I6 and I9 (world_invariants.h); no sample is granted twice
- * at once, nor without a higher fence; a server with an idle slot asks, and is not left waiting while samples may be
- * granted; nothing behind the frontier goes before it, evaluation never before training; nobody is overtaken for longer
- * than the aging bound; the trainer's weights are a function of the seed.  In flight in place of these last three: what
- * world_stream.c lists.
+ * Promises that are checked all the time: the invariants I1 to I6 and I9 (world_invariants.h); no sample is granted
+ * twice at once, nor without a higher fence; a server with an idle slot asks, and is not left waiting while samples may
+ * be granted; nothing behind the frontier goes before it, evaluation never before training; nobody is overtaken for
+ * longer than the aging bound; the trainer's weights are a function of the seed.  In flight in place of these last
+ * three: what world_stream.c lists.
  *
  * Called by the programs of make sim, by predict.c, and by tests/unit/coordinator/test_simulation.c (a slice).  One
  * thread; a world is made once and runs any number of configurations.  A broken promise ends the run with a sentence in
@@ -35,8 +36,8 @@
 
 enum { WORLD_GROUPS = 256, WORLD_SAMPLES = 64, WORLD_ROUNDS = 64, WORLD_ACCIDENTS = 4096 };
 
-/* What the coordinator expects of lengths when it plans the first round's admission; costs are known by then.  Later rounds
- * go by what it has measured itself. */
+/* What the coordinator expects of lengths when it plans the first round's admission; costs are known by then.  Later
+ * rounds go by what it has measured itself. */
 enum world_knowledge {
   KNOWS_NOTHING, /* it does not plan: a first round */
   KNOWS_LENGTHS, /* how long samples are in general: those of another round */
@@ -93,8 +94,8 @@ struct world_config {
 
   int64_t message_us, verify_us; /* one way; what a group's last sample takes longer */
   int64_t heartbeat_ms, worker_ttl_ms, lease_ttl_ms, aging_ms;
-  /* The ledger is a file on tmpfs, with a bounded page cache, for large worlds: of a database in memory SQLite goes through
-   * all pages in every commit that has split one. */
+  /* The ledger is a file on tmpfs, with a bounded page cache, for large worlds: of a database in memory SQLite goes
+   * through all pages in every commit that has split one. */
   bool in_file;
   int64_t look_ms; /* between the writer's looks at the time, CORE_LOOK_MS to three times as much; 0: CORE_LOOK_MS */
 
@@ -133,8 +134,9 @@ struct world_result {
                      resumed but for refused and repeated, which are of results; overtaken and aged are of groups */
   int64_t lost, doubled, partial;         /* messages; samples that were handed back half done */
   int64_t batches, inner_steps, trainers; /* sent, those that were sent again included; lives */
-  /* In flight: samples that ran on under another version, samples of several versions that a step took; finished samples that
-   * were too old and drawn again, groups that were left out; versions that no push or load brought to a server. */
+  /* In flight: samples that ran on under another version, samples of several versions that a step took; finished
+   * samples that were too old and drawn again, groups that were left out; versions that no push or load brought to a
+   * server. */
   int64_t swapped, mixed, again, lagged, skipped;
 };
 
@@ -152,7 +154,8 @@ double world_step_us(const struct world_config *c, double rows);
 /* Some small rounds full of accidents, others for each seed, under every policy, sync, and without accidents: all must
  * keep the promises and train the same groups.  Adds the counts up in *sum, whose fault is set when one does not. */
 void world_chaos(struct world *w, uint64_t seed, struct world_result *sum);
-/* The same for `mode: inflight`, in either order, with keys and values kept and computed again, and without accidents. */
+/* The same for `mode: inflight`, in either order, with keys and values kept and computed again, and without
+ * accidents. */
 void world_chaos_inflight(struct world *w, uint64_t seed, struct world_result *sum);
 
 #endif

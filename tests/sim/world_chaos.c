@@ -9,8 +9,8 @@ static int between(uint64_t seed, uint32_t which, int low, int high) {
   return low + (int)(world_draw(seed, STREAM_CHAOS, which, 0) % (uint32_t)(high - low + 1));
 }
 
-/* One world in four is crowded: few slots, and most samples are taken from their servers more than once, so that many groups
- * lack a sample or two, overtake each other and are served for their age. */
+/* One world in four is crowded: few slots, and most samples are taken from their servers more than once, so that many
+ * groups lack a sample or two, overtake each other and are served for their age. */
 static struct world_config chaos_config(uint64_t seed) {
   const bool crowded = between(seed, 46, 0, 3) == 0;
   const int groups = between(seed, 1, crowded ? 12 : 1, 24), samples = between(seed, 2, 2, 6);

@@ -1,5 +1,5 @@
-/* Promises that are judged as messages pass, with books of the world's own: who holds which sample under which fence, what
- * was accepted, who was overtaken when.  The database is asked now and then (world_invariants.h). */
+/* Promises that are judged as messages pass, with books of the world's own: who holds which sample under which fence,
+ * what was accepted, who was overtaken when.  The database is asked now and then (world_invariants.h). */
 #include <stdlib.h>
 #include <string.h>
 

@@ -82,8 +82,10 @@ static void config_write(const struct world_config *c, struct buf *out) {
              c->inflight ? "inflight"
              : c->sync   ? "sync"
                          : "pipelined", frontier_names[c->kind], c->frontier_groups, c->aging_ms);
-  buf_printf(out, ",\"group_timeout_ms\":86400000,\"rounds\":%d,\"seed\":%" PRIu64 ",\"verify_samples\":false,\"groups_per_round\":%d", rounds,
-             c->seed, c->groups);
+  buf_printf(out,
+             ",\"group_timeout_ms\":86400000,\"rounds\":%d,\"seed\":%" PRIu64
+             ",\"verify_samples\":false,\"groups_per_round\":%d",
+             rounds, c->seed, c->groups);
   if (c->inflight) {
     buf_printf(out, ",\"max_lag\":%d,\"kv\":\"%s\",\"order\":\"%s\"", c->max_lag, c->recompute ? "recompute" : "keep",
                c->by_submission ? "submission" : "completion");

@@ -6,8 +6,9 @@ struct invariant {
 };
 
 /* For the round behind the step that is being taken, as its first batch. */
-#define PLANNED_AHEAD                                                                                                       \
-  "g.batch = 0 AND NOT EXISTS (SELECT 1 FROM rounds r WHERE r.run = g.run AND r.round >= g.trained_in) AND EXISTS (SELECT 1 " \
+#define PLANNED_AHEAD                                                                                               \
+  "g.batch = 0 AND NOT EXISTS (SELECT 1 FROM rounds r WHERE r.run = g.run AND r.round >= g.trained_in) AND EXISTS " \
+  "(SELECT 1 "                                                                                                      \
   "FROM rounds r WHERE r.run = g.run AND r.round = g.trained_in - 1 AND r.state IN (2, 3, 4))"
 #define IN_FLIGHT(of) "(SELECT mode = 2 FROM runs WHERE id = " of ".run)"
 
@@ -60,23 +61,29 @@ static const struct invariant invariants[] = {
      "2 "
      "AND s.advantage IS NOT NULL AND s.digest IS NOT NULL))"},
     {"I4: groups that are open with all their samples",
-     "SELECT count(*) FROM groups g WHERE g.state = 0 AND g.unchecked = 0 AND g.sample_count = (SELECT count(*) FROM samples s "
+     "SELECT count(*) FROM groups g WHERE g.state = 0 AND g.unchecked = 0 AND g.sample_count = (SELECT count(*) FROM "
+     "samples s "
      "WHERE s.run = "
      "g.run AND s.round = g.round AND s.group_ordinal = g.ordinal AND s.state = 2)"},
     {"I4: groups that wait for a check and are closed, or have not all their samples",
-     "SELECT count(*) FROM groups g WHERE g.unchecked = 1 AND (g.state IN (1, 2, 3, 4) OR (g.state = 0 AND (g.samples_open <> 0 OR "
-     "EXISTS (SELECT 1 FROM samples s WHERE s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal AND s.state "
+     "SELECT count(*) FROM groups g WHERE g.unchecked = 1 AND (g.state IN (1, 2, 3, 4) OR (g.state = 0 AND "
+     "(g.samples_open <> 0 OR "
+     "EXISTS (SELECT 1 FROM samples s WHERE s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal AND "
+     "s.state "
      "<> 2))))"},
     {"leases that workers in quarantine hold",
-     "SELECT count(*) FROM leases l JOIN workers w ON w.id = l.worker JOIN quarantines q ON q.run = l.run AND q.name = w.name "
+     "SELECT count(*) FROM leases l JOIN workers w ON w.id = l.worker JOIN quarantines q ON q.run = l.run AND q.name = "
+     "w.name "
      "WHERE l.state = 0"},
     {"samples that checks refused without an incident, or the other way round",
-     "SELECT count(*) FROM runs r WHERE (SELECT coalesce(sum(refused), 0) FROM checked WHERE run = r.id) <> (SELECT count(*) FROM "
+     "SELECT count(*) FROM runs r WHERE (SELECT coalesce(sum(refused), 0) FROM checked WHERE run = r.id) <> (SELECT "
+     "count(*) FROM "
      "incidents WHERE run = r.id AND kind = 'sample_refused')"},
     {"I5: groups that are filtered without a reason, or trained all the same",
      "SELECT count(*) FROM groups WHERE state = 4 AND (reason IS NULL OR batch IS NOT NULL)"},
     {"I5: groups in step that are in no batch, or sealed ones that are in one",
-     "SELECT count(*) FROM groups g WHERE g.state <> 7 AND (g.state IN (2, 3)) <> (g.batch IS NOT NULL AND (EXISTS (SELECT 1 FROM "
+     "SELECT count(*) FROM groups g WHERE g.state <> 7 AND (g.state IN (2, 3)) <> (g.batch IS NOT NULL AND (EXISTS "
+     "(SELECT 1 FROM "
      "batches b WHERE b.run = g.run AND b.round = g.trained_in AND b.number = g.batch) OR (" PLANNED_AHEAD "))) "},
     {"I5: batches of other groups than they were planned with",
      "SELECT count(*) FROM batches b WHERE b.groups <> (SELECT count(*) FROM groups g WHERE g.run = b.run AND "

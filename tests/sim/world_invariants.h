@@ -8,15 +8,15 @@
  *   I5  a sealed group is in exactly one batch and consumed once, or filtered with a reason
  *   I6  a version is current exactly when the round that made it is done
  *
- * Called by the simulation and by test_transitions.c, between two transactions of a core that was never started.  A promise
- * about acceptance (I3, I9) cannot be read off the rows: those who send judge it. */
+ * Called by the simulation and by test_transitions.c, between two transactions of a core that was never started.  A
+ * promise about acceptance (I3, I9) cannot be read off the rows: those who send judge it. */
 #ifndef LEASEHOLD_TESTS_SIM_WORLD_INVARIANTS_H
 #define LEASEHOLD_TESTS_SIM_WORLD_INVARIANTS_H
 
 #include "services/coordinator/store/store.h"
 
-/* The first that is broken, with the number of rows that break it; NULL: all hold.  now_ms: the core's, at which nothing may
- * be overdue; INT64_MIN when its writer has not looked at the time just now. */
+/* The first that is broken, with the number of rows that break it; NULL: all hold.  now_ms: the core's, at which
+ * nothing may be overdue; INT64_MIN when its writer has not looked at the time just now. */
 const char *invariant_broken(struct store *s, int64_t now_ms, int64_t *rows);
 
 #endif

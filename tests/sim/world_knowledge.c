@@ -32,7 +32,8 @@ static void tell_measures(struct world *w, const float *tokens, bool prompts_aga
   for (int g = 0; g < c->groups; g++) {
     for (int s = 0; s < c->samples; s++) lengths[s] = (int32_t)world_recorded(c, (double)tokens[g * c->samples + s]);
     pace_note_group(p, 1, lengths, c->samples);
-    if (prompts_again) prompt_lengths_note(&w->core->pool->prompt_lengths, 1, g, mean_of(lengths, c->samples), world_now_ms(w));
+    if (prompts_again)
+      prompt_lengths_note(&w->core->pool->prompt_lengths, 1, g, mean_of(lengths, c->samples), world_now_ms(w));
   }
 }
 

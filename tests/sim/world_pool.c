@@ -1,6 +1,7 @@
-/* The generation-servers of a world.  Processor sharing: a server's `clock` counts the tokens of a sample that ran since the
- * beginning, so a sample of n tokens that starts at clock t ends at clock t + n, whatever the batch does meanwhile.  What
- * they ask for and when is generation-server/worker/leases.c's; what they say of decode steps is step_table.c's. */
+/* The generation-servers of a world.  Processor sharing: a server's `clock` counts the tokens of a sample that ran
+ * since the beginning, so a sample of n tokens that starts at clock t ends at clock t + n, whatever the batch does
+ * meanwhile.  What they ask for and when is generation-server/worker/leases.c's; what they say of decode steps is
+ * step_table.c's. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* Results as the coordinator gets them: the content of samples, which is a function of where they stand, and the verdict. */
+/* Results as the coordinator gets them: the content of samples, which is a function of where they stand, and the
+ * verdict. */
 #include <stdlib.h>
 
 #include "services/coordinator/api/route_results.h"

@@ -12,8 +12,8 @@
  *       world_lengths.c lengths and costs: a function of the configuration
  *       world_chaos.c   small worlds full of accidents
  *
- * Memory: a world's arrays grow and are kept from run to run; messages under way are allocated one by one and freed where
- * they arrive. */
+ * Memory: a world's arrays grow and are kept from run to run; messages under way are allocated one by one and freed
+ * where they arrive. */
 #ifndef LEASEHOLD_TESTS_SIM_WORLD_STATE_H
 #define LEASEHOLD_TESTS_SIM_WORLD_STATE_H
 
@@ -434,8 +434,8 @@ void stream_lease(struct world *w, const struct poll_message *p, const struct le
 void stream_version(struct world *w, int64_t version);
 /* What the step takes, as its message is made. */
 void stream_step(struct world *w, const struct job *j);
-/* Whether it is time to ask what may be granted: a look goes through the groups that are ahead, so it is taken the more rarely
- * the more there may be. */
+/* Whether it is time to ask what may be granted: a look goes through the groups that are ahead, so it is taken the more
+ * rarely the more there may be. */
 bool stream_looks(const struct world *w);
 /* Samples that a server with this version must be able to have now. */
 int64_t stream_grantable(struct world *w);

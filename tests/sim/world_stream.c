@@ -1,12 +1,11 @@
 /* Promises of a run in flight, judged as messages pass and by what tokens say of themselves:
  *
  *   a lease is valid for max_lag versions from its oldest token on, or from what its server has loaded (I2)
- *   what is older than max_lag when a version is published is drawn again, or its group filtered: `lag`; nothing else is
- *   a step takes groups_per_step groups, each for the first time, none of their tokens older than max_lag (I5)
- *   every token is of the version that the ledger says drew it
- *   no more is open or sealed than samples_ahead allows, nor than the steps to come can take
- *   a parked poll has samples as soon as some wait or may be issued
- *   at the end nothing is left over, and the evaluations are in
+ *   what is older than max_lag when a version is published is drawn again, or its group filtered: `lag`; nothing else
+ *   is a step takes groups_per_step groups, each for the first time, none of their tokens older than max_lag (I5) every
+ *   token is of the version that the ledger says drew it no more is open or sealed than samples_ahead allows, nor than
+ *   the steps to come can take a parked poll has samples as soon as some wait or may be issued at the end nothing is
+ *   left over, and the evaluations are in
  *
  * A token's log-probability tells which version drew it: the ledger's spans are held against that. */
 #include <math.h>
@@ -197,8 +196,11 @@ void stream_step(struct world *w, const struct job *j) {
 
 /* Ahead of a round that is not open: they are in its step, and ahead of the trainer. */
 static int64_t groups_planned(struct world *w) {
-  return WORLD_NUMBER(w, "SELECT count(*) FROM groups INDEXED BY groups_batch WHERE run = ?1 AND trained_in > (SELECT max(round) "
-                         "FROM rounds WHERE run = ?1)", b_int(1));
+  return WORLD_NUMBER(
+      w,
+      "SELECT count(*) FROM groups INDEXED BY groups_batch WHERE run = ?1 AND trained_in > (SELECT max(round) "
+      "FROM rounds WHERE run = ?1)",
+      b_int(1));
 }
 
 static int64_t groups_ahead(struct world *w) {
@@ -230,8 +232,9 @@ bool stream_looks(const struct world *w) {
 int64_t stream_grantable(struct world *w) {
   if (WORLD_NUMBER(w, "SELECT state FROM runs WHERE id = ?1", b_int(1)) != RUN_RUNNING) return 0;
   const int64_t waiting =
-      WORLD_NUMBER(w, "SELECT coalesce(sum(samples_waiting), 0) FROM groups INDEXED BY groups_waiting WHERE run = ?1 AND "
-                      "state = 0 AND samples_waiting > 0",
+      WORLD_NUMBER(w,
+                   "SELECT coalesce(sum(samples_waiting), 0) FROM groups INDEXED BY groups_waiting WHERE run = ?1 AND "
+                   "state = 0 AND samples_waiting > 0",
                    b_int(1));
   if (waiting > 0 || w->trainer.durable_version == w->c.rounds) return waiting;
   const int64_t needed = still_needed(w), most = most_ahead(w), ahead = groups_ahead(w);

@@ -1,8 +1,8 @@
 /* The trainer of a world, and the turns of the coordinator's driver, which chooses by driver/next.h and sends here.
  *
- * The trainer keeps books as a real one must: groups that were accumulated since its last step, its weights as a digest over
- * what was stepped.  So a batch that is lost, sent twice or out of order ends in other weights, and a step that names other
- * groups than were accumulated is a fault. */
+ * The trainer keeps books as a real one must: groups that were accumulated since its last step, its weights as a digest
+ * over what was stepped.  So a batch that is lost, sent twice or out of order ends in other weights, and a step that
+ * names other groups than were accumulated is a fault. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -273,8 +273,8 @@ static void version_durable(struct world *w, struct job *j) {
            j->life, j);
 }
 
-/* What nobody may announce: under another epoch or fence, a version that the round does not make, or one of a round that is
- * not in step. */
+/* What nobody may announce: under another epoch or fence, a version that the round does not make, or one of a round
+ * that is not in step. */
 static void lies(struct world *w, const struct version_announce *true_one, const struct job *j) {
   static const char *const about[] = {"another epoch", "another fence", "a later number", "the round behind it"};
   const struct id_text next = id_round(1, j->round + 1);
@@ -359,11 +359,11 @@ static enum rc batch_fill(struct world *w, struct job *j, struct err *err) {
   groups_room(j, WORLD_NUMBER(w, "SELECT groups FROM batches WHERE run = 1 AND round = ?1 AND number = ?2",
                               b_int(j->round), b_int(j->number)));
   double tokens = 0;
-  enum rc rc =
-      store_query(w->core->store, &q, err,
-                  "SELECT round, ordinal, digest, tokens FROM groups INDEXED BY groups_batch WHERE run = 1 AND trained_in "
-                  "= ?1 AND batch = ?2 ORDER BY round, ordinal",
-                  BINDS(b_int(j->round), b_int(j->number)));
+  enum rc rc = store_query(
+      w->core->store, &q, err,
+      "SELECT round, ordinal, digest, tokens FROM groups INDEXED BY groups_batch WHERE run = 1 AND trained_in "
+      "= ?1 AND batch = ?2 ORDER BY round, ordinal",
+      BINDS(b_int(j->round), b_int(j->number)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     const int64_t round = rows_int(&q, 0), ordinal = rows_int(&q, 1);
     j->ordinals[j->count] = place_key(round, ordinal);

@@ -1,10 +1,11 @@
-/* Versions reach the generation-servers of a run in flight: they are pushed after they were announced, each server stages one
- * in its own time, and it is active from its next decode step on.  A push that comes late is superseded, one that is lost
- * is made up for by the next poll, whose answer tells what is current; so servers skip versions, or are behind.
+/* Versions reach the generation-servers of a run in flight: they are pushed after they were announced, each server
+ * stages one in its own time, and it is active from its next decode step on.  A push that comes late is superseded, one
+ * that is lost is made up for by the next poll, whose answer tells what is current; so servers skip versions, or are
+ * behind.
  *
  * When a version is activated, leases that it is valid for go on, and what they draw from then on is another span; the
- * others go back first, as drawn by what was active before.  Under `kv: recompute` the keys and values of running samples
- * are computed again, which takes as long as their prompts do. */
+ * others go back first, as drawn by what was active before.  Under `kv: recompute` the keys and values of running
+ * samples are computed again, which takes as long as their prompts do. */
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,5 +1,6 @@
-/* Judges pairs from the standard input for tests/verifiers/compare: a line is the gold, a tab and the completion (\x01 for a new line); the answer is 1 or 0 on a line.
- * With --time it judges every pair 200 times and prints the microseconds that 50, 99 and 100 of 100 verdicts took at most. */
+/* Judges pairs from the standard input for tests/verifiers/compare: a line is the gold, a tab and the completion (\x01
+ * for a new line); the answer is 1 or 0 on a line.  With --time it judges every pair 200 times and prints the
+ * microseconds that 50, 99 and 100 of 100 verdicts took at most. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +40,7 @@ int main(int argc, char **argv) {
   }
   if (!timed || count == 0) return 0;
   qsort(times_us, count, sizeof *times_us, by_size);
-  printf("%zu verdicts, microseconds: p50 %" PRId64 ", p99 %" PRId64 ", most %" PRId64 "\n", count, times_us[count / 2], times_us[count - 1 - count / 100],
-         times_us[count - 1]);
+  printf("%zu verdicts, microseconds: p50 %" PRId64 ", p99 %" PRId64 ", most %" PRId64 "\n", count, times_us[count / 2],
+         times_us[count - 1 - count / 100], times_us[count - 1]);
   return 0;
 }

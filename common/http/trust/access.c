@@ -5,10 +5,11 @@
 
 static enum rc check_bind(const struct http_access *a, const struct program_settings *s, struct err *err) {
   if (s->insecure || tokens_wanted(a->tokens) || hosts_bind_is_loopback(s->bind)) return RC_OK;
-  return err_set(err, RC_INVALID, "bind",
-                 "--bind %.100s would let in everybody who reaches this machine: give --token-dir or --auth-token, listen on "
-                 "127.0.0.1, or say --insecure",
-                 s->bind);
+  return err_set(
+      err, RC_INVALID, "bind",
+      "--bind %.100s would let in everybody who reaches this machine: give --token-dir or --auth-token, listen on "
+      "127.0.0.1, or say --insecure",
+      s->bind);
 }
 
 enum rc http_access_open(struct http_access **out, const struct program_settings *settings, unsigned shows,

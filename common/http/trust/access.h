@@ -1,7 +1,8 @@
-/* Who may call this process, and what it says to which hosts: tokens (tokens.h) and allowed hosts (hosts.h) of its flags.
+/* Who may call this process, and what it says to which hosts: tokens (tokens.h) and allowed hosts (hosts.h) of its
+ * flags.
  *
- * Made by main before any thread, handed to the server and to every client that calls other services, closed after all of
- * them.  Any thread may use it. */
+ * Made by main before any thread, handed to the server and to every client that calls other services, closed after all
+ * of them.  Any thread may use it. */
 #ifndef LEASEHOLD_HTTP_ACCESS_H
 #define LEASEHOLD_HTTP_ACCESS_H
 

@@ -254,11 +254,13 @@ bool hosts_of_call(char host[HOST_BYTES_MAX], const char *url) {
 
 enum rc hosts_of_url(char host[HOST_BYTES_MAX], const char *url, struct err *err) {
   CURLU *u = curl_url();
-  const bool sound = host_of(host, u, url) && part_is_absent(u, CURLUPART_USER) && part_is_absent(u, CURLUPART_PASSWORD) &&
-                     part_is_absent(u, CURLUPART_QUERY) && part_is_absent(u, CURLUPART_FRAGMENT);
+  const bool sound = host_of(host, u, url) && part_is_absent(u, CURLUPART_USER) &&
+                     part_is_absent(u, CURLUPART_PASSWORD) && part_is_absent(u, CURLUPART_QUERY) &&
+                     part_is_absent(u, CURLUPART_FRAGMENT);
   curl_url_cleanup(u);
   if (sound) return RC_OK;
-  return err_set(err, RC_INVALID, "url", "http://host:port was expected, without a user or a query, but \"%.100s\" came", url);
+  return err_set(err, RC_INVALID, "url",
+                 "http://host:port was expected, without a user or a query, but \"%.100s\" came", url);
 }
 
 bool hosts_is_address(const char *host, const char *peer) {

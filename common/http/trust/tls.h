@@ -1,9 +1,10 @@
-/* TLS of this process: the certificate that its servers show, and its clients too where a peer asks for one; the authorities
- * that each side trusts.
+/* TLS of this process: the certificate that its servers show, and its clients too where a peer asks for one; the
+ * authorities that each side trusts.
  *
  * A process is one member of the pool, so there is one set of files (--tls-*).  main names it once; from then on every
- * http_server of the process speaks TLS if there is a certificate, and every http_client knows whom to trust.  The files
- * are looked at again while the process runs, TLS_LOOK_MS after the last time at the earliest, when a connection is made:
+ * http_server of the process speaks TLS if there is a certificate, and every http_client knows whom to trust.  The
+ * files are looked at again while the process runs, TLS_LOOK_MS after the last time at the earliest, when a connection
+ * is made:
  *
  *     changed, and fit for use --> used by connections made from then on; the open ones live on
  *     changed, and unfit       --> one line in the log; what was read before stays in use
@@ -19,8 +20,8 @@
 
 enum { TLS_LOOK_MS = 1000 };
 
-/* Called once by main, before any thread; the settings' strings are kept.  Without any file nothing changes.  RC_INVALID,
- * RC_NOT_FOUND, RC_IO: a sentence that names the flag and says what to do. */
+/* Called once by main, before any thread; the settings' strings are kept.  Without any file nothing changes.
+ * RC_INVALID, RC_NOT_FOUND, RC_IO: a sentence that names the flag and says what to do. */
 enum rc http_tls_start(const struct tls_settings *settings, struct err *err);
 /* Do this process's servers speak TLS? */
 bool http_tls_serves(void);

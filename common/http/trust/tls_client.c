@@ -1,8 +1,8 @@
 /* Tells libcurl whom to trust, what to show, and under which name a peer is known.
  *
  * A certificate holds for names, and in a pool that grows the machines' names are not known when it is made.  With
- * --tls-peer-name every peer's certificate must hold for that one name in the place of its URL's host: libcurl is given a
- * URL of that name, and told to connect to the host all the same. */
+ * --tls-peer-name every peer's certificate must hold for that one name in the place of its URL's host: libcurl is given
+ * a URL of that name, and told to connect to the host all the same. */
 #include "common/http/trust/tls_client.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* Reads and judges the files of --tls-*: are they there, PEM, a pair, valid today?
  *
- * By GnuTLS, which libmicrohttpd serves with.  libcurl is handed the same bytes, never the files, so that a pair that is
- * being replaced is not read half old and half new. */
+ * By GnuTLS, which libmicrohttpd serves with.  libcurl is handed the same bytes, never the files, so that a pair that
+ * is being replaced is not read half old and half new. */
 #include "common/http/trust/tls_material.h"
 
 #include <gnutls/x509.h>
@@ -31,13 +31,14 @@ static enum rc read_file(struct buf *out, const char *flag, const char *path, st
 }
 
 /* Certificates of a PEM file, freed by free_chain. */
-static enum rc parse(gnutls_x509_crt_t **out, unsigned *count, const struct buf *pem, const char *flag, const char *path,
-                     struct err *err) {
+static enum rc parse(gnutls_x509_crt_t **out, unsigned *count, const struct buf *pem, const char *flag,
+                     const char *path, struct err *err) {
   const gnutls_datum_t text = datum_of(pem);
   const int code = gnutls_x509_crt_list_import2(out, count, &text, GNUTLS_X509_FMT_PEM, 0);
   if (code >= 0 && *count > 0) return RC_OK;
-  return err_set(err, RC_INVALID, NULL, "%s: %s: certificates in PEM (\"-----BEGIN CERTIFICATE-----\") were expected: %s",
-                 flag, path, code < 0 ? gnutls_strerror(code) : "there are none");
+  return err_set(err, RC_INVALID, NULL,
+                 "%s: %s: certificates in PEM (\"-----BEGIN CERTIFICATE-----\") were expected: %s", flag, path,
+                 code < 0 ? gnutls_strerror(code) : "there are none");
 }
 
 static void free_chain(gnutls_x509_crt_t *chain, unsigned count) {
@@ -92,10 +93,11 @@ static enum rc check_pair(struct tls_material *m, const struct tls_settings *fil
                    "--tls-key: %s is not the key of the first certificate in %s; name the two that were made together",
                    files->key, files->cert);
   if (code == GNUTLS_E_DECRYPTION_FAILED)
-    return err_set(err, RC_INVALID, NULL,
-                   "--tls-key: %s is encrypted and nobody is here to be asked; write it without a passphrase: openssl pkey "
-                   "-in %s -out ...",
-                   files->key, files->key);
+    return err_set(
+        err, RC_INVALID, NULL,
+        "--tls-key: %s is encrypted and nobody is here to be asked; write it without a passphrase: openssl pkey "
+        "-in %s -out ...",
+        files->key, files->key);
   return err_set(err, RC_INVALID, NULL, "--tls-key: %s: a private key in PEM was expected: %s", files->key,
                  gnutls_strerror(code));
 }
@@ -129,9 +131,10 @@ static enum rc load(struct tls_material *m, const struct tls_settings *files, st
     return err_set(err, RC_INVALID, NULL, "--tls-cert and --tls-key belong together, but %s is missing",
                    files->cert[0] ? "--tls-key" : "--tls-cert");
   if (files->client_ca[0] && !files->cert[0])
-    return err_set(err, RC_INVALID, NULL,
-                   "--tls-client-ca asks clients for certificates, which needs a server that speaks TLS: --tls-cert and "
-                   "--tls-key are missing");
+    return err_set(
+        err, RC_INVALID, NULL,
+        "--tls-client-ca asks clients for certificates, which needs a server that speaks TLS: --tls-cert and "
+        "--tls-key are missing");
   enum rc rc = read_file(&m->cert, "--tls-cert", files->cert, err);
   if (rc == RC_OK) rc = read_file(&m->key, "--tls-key", files->key, err);
   if (rc == RC_OK) rc = read_file(&m->ca, "--tls-ca", files->ca, err);

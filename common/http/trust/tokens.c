@@ -101,8 +101,8 @@ static enum rc line_read(struct table *t, char *line, unsigned role, bool shown,
                    "expected; `openssl rand -hex 32` makes one",
                    path, number, TOKEN_BYTES_MIN, TOKEN_BYTES_MAX);
   if (more != NULL || (holder != NULL && strlen(holder) >= LIMIT_NAME_MAX))
-    return err_set(err, RC_INVALID, "token-dir", "%s, line %d: a token and the name of its holder were expected, not more",
-                   path, number);
+    return err_set(err, RC_INVALID, "token-dir",
+                   "%s, line %d: a token and the name of its holder were expected, not more", path, number);
   if (!digest) digest_of(&read.digest, token, len);
   read.holder = read.digest;
   if (holder != NULL) {
@@ -156,7 +156,8 @@ static enum rc table_read(struct table *out, struct stamp stamps[FILE_ROLES], co
   if (rc != RC_OK) return rc;
   if (t->options.dir != NULL && out->count == 0)
     return err_set(err, RC_INVALID, "token-dir",
-                   "%s: a file admin, worker, trainer or viewer with a token was expected, none was found", t->options.dir);
+                   "%s: a file admin, worker, trainer or viewer with a token was expected, none was found",
+                   t->options.dir);
   if (all != NULL) {
     struct token token = {.roles = HTTP_ROLES_ALL};
     digest_of(&token.digest, all, strlen(all));
@@ -217,8 +218,8 @@ enum rc tokens_open(struct tokens **out, const struct tokens_options *options, s
   pthread_mutex_init(&t->mutex, NULL);
   enum rc rc = RC_OK;
   if (t->options.all != NULL && (strlen(t->options.all) > TOKEN_BYTES_MAX || !printable(t->options.all)))
-    rc = err_set(err, RC_INVALID, "auth-token", "--auth-token: at most %d printable characters without blanks were expected",
-                 TOKEN_BYTES_MAX);
+    rc = err_set(err, RC_INVALID, "auth-token",
+                 "--auth-token: at most %d printable characters without blanks were expected", TOKEN_BYTES_MAX);
   t->looked_ms = now_of(t);
   if (rc == RC_OK) rc = table_read(&t->table, t->stamps, t, err);
   t->wanted = t->table.count > 0;

@@ -6,8 +6,8 @@
  *                              TOKEN [HOLDER]           # the first one of a role is the one that is shown
  *                              sha256:HEX [HOLDER]      # accepted and never shown: what only judges needs no token
  *
- * What a token takes (a worker's name) belongs to its holder: the word behind it, or else the token itself.  A token that
- * is to be replaced has a successor with the same holder.
+ * What a token takes (a worker's name) belongs to its holder: the word behind it, or else the token itself.  A token
+ * that is to be replaced has a successor with the same holder.
  *
  * The files are looked at again, at most once in TOKENS_LOOK_MS, whenever a token is judged or shown; files that have
  * become wrong change nothing and are logged.  Tokens are compared by their SHA-256, each with all that there are, in

@@ -215,8 +215,8 @@ void cpu_matrix_unpack_rows(const void *args, size_t begin, size_t end, void *sc
   }
 }
 
-/* A block of 16 x 16 bf16: 8 words (two of K) of 16 rows -> 8 words of what were its columns.  Word r of a row holds elements
- * 2r and 2r + 1 of the block, in links elements 4q + 2 + j and 4q + j, for r = 2q + j. */
+/* A block of 16 x 16 bf16: 8 words (two of K) of 16 rows -> 8 words of what were its columns.  Word r of a row holds
+ * elements 2r and 2r + 1 of the block, in links elements 4q + 2 + j and 4q + j, for r = 2q + j. */
 static inline void transpose_block(uint32_t *restrict to, const uint32_t *restrict from, bool links) {
   for (int r = 0; r < 8; r++) {
     const int low_column = links ? r / 2 * 4 + 2 + r % 2 : 2 * r, high_column = links ? low_column - 2 : low_column + 1;

@@ -1,13 +1,13 @@
 /* Implements the operation table on a CPU: chooses the kernels of one instruction set and splits every operation's
  * outputs over the pool.
  *
- *   ops->gemm(...) -> fills gemm_args -> split(): parts of outputs -> pool_run -> kernel(args, begin, end, the thread's scratch)
+ *   ops->gemm(...) -> fills gemm_args -> split(): parts of outputs -> pool_run -> kernel(args, begin, end, scratch)
  *
  * Results do not depend on which thread computes which outputs (NUMERICS.md), so the split is free to follow the cost,
  * which is guessed in nanoseconds of one core.  Calls that take about as long as handing them over stay on the caller's
- * thread; longer ones are cut into several pieces a thread, so that one that has lost its core costs a piece and not its
- * share.  Threading and ownership: one caller at a time, or parts of a job of the pool, each alone; scratch belongs to
- * the table.
+ * thread; longer ones are cut into several pieces a thread, so that one that has lost its core costs a piece and not
+ * its share.  Threading and ownership: one caller at a time, or parts of a job of the pool, each alone; scratch belongs
+ * to the table.
  */
 #include <assert.h>
 #include <math.h>
@@ -477,7 +477,7 @@ static size_t windows_of(int N, int K, struct window_size w) {
   return (size_t)((N + w.rows - 1) / w.rows) * (size_t)((K + w.columns - 1) / w.columns);
 }
 
-/* Windows of dW: as large as the kernel has them, for each lays out its operands for itself, but some for each thread. */
+/* Windows of dW: as large as the kernel's, for each lays out its operands for itself, but some for each thread. */
 static struct window_size weight_windows(const struct cpu_ops *cpu, int N, int K, size_t pieces) {
   const struct window_limit *limit = cpu->kernels->weight_windows[cpu->ops.format];
   const size_t some = WINDOWS_PER_THREAD * (size_t)cpu->threads, least = pieces < some ? pieces : some;

@@ -3,8 +3,8 @@
  * A row of the call and one of its H heads are an item; items of one kv head (H/G of them a row) share the keys.  Both
  * kernels do the same arithmetic for an item:
  *
- *   keys in spans of SPAN positions from 0; within a span, in blocks of KEYS: s = q . k * scale, online softmax, o += p v
- *   (p rounded) from nothing; then the spans' (max, sum, o) joined one after another
+ *   keys in spans of SPAN positions from 0; within a span, in blocks of KEYS: s = q . k * scale, online softmax, o += p
+ *   v (p rounded) from nothing; then the spans' (max, sum, o) joined one after another
  *
  * attend_spans_kernel gives every span of every item a warp of its own, for few rows and long sequences, and
  * join_spans_kernel joins them; attend_kernel goes through the spans itself with four warps that share the keys, for

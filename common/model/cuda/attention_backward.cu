@@ -5,8 +5,8 @@
  *   keys_kernel       dk, dv: a tile of 64 rows of one kv head goes through its query heads, and through the queries that see it
  *
  * Rows are those of the packed batch; a row sees the rows of its own sequence up to itself: with first[t] the row where
- * t's sequence begins, or its window, query t sees keys first[t] .. t.  p_ij = exp(q_i k_j scale - lse_i), ds_ij = p_ij (dout_i v_j -
- * D_i) scale; both are rounded where they enter a product.  Letters as in ops.h. */
+ * t's sequence begins, or its window, query t sees keys first[t] .. t.  p_ij = exp(q_i k_j scale - lse_i), ds_ij = p_ij
+ * (dout_i v_j - D_i) scale; both are rounded where they enter a product.  Letters as in ops.h. */
 #include <assert.h>
 
 #include "common/model/cuda/attention_tiles.h"

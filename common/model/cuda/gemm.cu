@@ -58,7 +58,8 @@ DEVICE void fill_stage(unsigned char *shared, int step, const bf16 *W, const bf1
     fill_rows<shape::N, shape::THREADS>(stage, W, n0, N, K, step * STEP);
     fill_rows<shape::T, shape::THREADS>(stage + shape::N * ROW_BYTES, x, t0, T, K, step * STEP);
   }
-  cp_async_commit(); /* an empty group when nothing is left, so that the number of groups tells which stages are there */
+  cp_async_commit(); /* an empty group when nothing is left, so that the number of groups tells which stages are
+                      * there */
 }
 
 /* The products of one stage; n, t: the warp's first row of each tile. */

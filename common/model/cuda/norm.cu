@@ -1,5 +1,5 @@
-/* Computes RMS norms of a row, and of a head with its rotation, and biases, forward and backward.  NUMERICS.md to the bit
- * except for dw and db, whose sums over rows run in LANES lanes and a fixed tree, whatever T is. */
+/* Computes RMS norms of a row, and of a head with its rotation, and biases, forward and backward.  NUMERICS.md to the
+ * bit except for dw and db, whose sums over rows run in LANES lanes and a fixed tree, whatever T is. */
 #include <assert.h>
 
 #include "common/model/cuda/cuda_table.h"
@@ -15,7 +15,9 @@ enum {
 DEVICE float rstd_of(float sum, int n, float eps) { return 1.0f / sqrtf(sum / (float)n + eps); }
 
 /* What a norm multiplies by. */
-DEVICE float factor_of(const bf16 *w, size_t at, bool plus_one) { return plus_one ? 1.0f + widen(w[at]) : widen(w[at]); }
+DEVICE float factor_of(const bf16 *w, size_t at, bool plus_one) {
+  return plus_one ? 1.0f + widen(w[at]) : widen(w[at]);
+}
 
 /* --- rows --- */
 
@@ -166,8 +168,9 @@ void cuda_add_bias_backward(const struct ops *o, float *db, const void *dy, int 
 /* The warp's head, as t * H + h; a block has HEAD_WARPS of them. */
 DEVICE size_t warp_head(void) { return (size_t)blockIdx.x * HEAD_WARPS + threadIdx.x / WARP; }
 
-static __global__ void head_norm_rope_kernel(bf16 *out, float *rstds, const float *x, const bf16 *w,
-                                             bool plus_one, float eps, const float *rope, const int32_t *position, size_t heads, int H, int E) {
+static __global__ void head_norm_rope_kernel(bf16 *out, float *rstds, const float *x, const bf16 *w, bool plus_one,
+                                             float eps, const float *rope, const int32_t *position, size_t heads, int H,
+                                             int E) {
   __shared__ float terms[HEAD_WARPS][CUDA_HEAD_DIM_MAX];
   float *term = terms[threadIdx.x / WARP];
   const size_t head = warp_head();
@@ -200,8 +203,9 @@ void cuda_head_norm_rope(const struct ops *o, void *out, float *rstd, const floa
 }
 
 static __global__ void head_norm_rope_backward_kernel(float *dx, const float *dy, const float *x, const bf16 *w,
-                                                      bool plus_one, const float *rstds, const float *rope, const int32_t *position,
-                                                      const int32_t *row, size_t heads, int H, int E) {
+                                                      bool plus_one, const float *rstds, const float *rope,
+                                                      const int32_t *position, const int32_t *row, size_t heads, int H,
+                                                      int E) {
   __shared__ float terms[HEAD_WARPS][CUDA_HEAD_DIM_MAX];
   float *term = terms[threadIdx.x / WARP];
   const size_t head = warp_head();
@@ -237,7 +241,7 @@ void cuda_head_norm_rope_backward(const struct ops *o, float *dx, float *dw, con
   const struct head_terms terms = {dy, x, rstd, rope, position, row, H, E};
   assert(E % 2 == 0 && E <= CUDA_HEAD_DIM_MAX);
   cuda_launch(cuda_of(o), "the heads' gradient", head_norm_rope_backward_kernel,
-              (unsigned)((heads + HEAD_WARPS - 1) / HEAD_WARPS), HEAD_WARPS * WARP, 0, dx, dy, x, (const bf16 *)w, plus_one, rstd,
-              rope, position, row, heads, H, E);
+              (unsigned)((heads + HEAD_WARPS - 1) / HEAD_WARPS), HEAD_WARPS * WARP, 0, dx, dy, x, (const bf16 *)w,
+              plus_one, rstd, rope, position, row, heads, H, E);
   if (w && dw) add_columns(cuda_of(o), dw, terms, heads, E);
 }

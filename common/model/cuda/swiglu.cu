@@ -1,5 +1,5 @@
-/* Computes SwiGLU and GeGLU, forward and backward, and what is done to a residual element by element; NUMERICS.md to the
- * bit. */
+/* Computes SwiGLU and GeGLU, forward and backward, and what is done to a residual element by element; NUMERICS.md to
+ * the bit. */
 #include "common/model/cuda/cuda_table.h"
 #include "common/model/cuda/device.h"
 
@@ -69,6 +69,6 @@ static __global__ void add_operand_kernel(float *x, const bf16 *y, size_t n) {
 }
 
 void cuda_add_operand(const struct ops *o, float *x, const void *y, size_t n) {
-  cuda_launch(cuda_of(o), "adding to the residual", add_operand_kernel, cuda_blocks(n, CUDA_THREADS), CUDA_THREADS, 0, x,
-              (const bf16 *)y, n);
+  cuda_launch(cuda_of(o), "adding to the residual", add_operand_kernel, cuda_blocks(n, CUDA_THREADS), CUDA_THREADS, 0,
+              x, (const bf16 *)y, n);
 }

@@ -43,7 +43,8 @@ struct gradients {
 
 /* One row block of the head, and the logits of all those that have room. */
 struct head_block {
-  int kept;       /* blocks whose logits have room, at least one: the last place is for whatever blocks have none of their own */
+  int kept;       /* blocks whose logits have room, at least one: the last place is for whatever blocks have none of
+                   * their own */
   float *logits;  /* f [kept,HEAD_ROWS,V] */
   void *dlogits;  /* o [HEAD_ROWS,V] */
   float *dhidden; /* f [HEAD_ROWS,D] */
@@ -115,7 +116,8 @@ static int piece_rows(const struct ops *ops, size_t tile_bytes, int K, int N) {
 }
 
 /* Any layer's matrix whole; the head's, which may be far larger, by pieces. */
-static void place_transposing(struct array_layout *l, struct transposing *t, const struct model *m, size_t bytes_wanted) {
+static void place_transposing(struct array_layout *l, struct transposing *t, const struct model *m,
+                              size_t bytes_wanted) {
   const struct ops *ops = m->ops;
   const size_t head = ops->matrix_bytes(ops, m->config.hidden, m->config.vocabulary);
   const size_t least = ops->matrix_bytes(ops, PIECE_ROWS, m->config.vocabulary);
@@ -135,8 +137,8 @@ static size_t head_block_bytes(const struct model *m) {
   return (size_t)HEAD_ROWS * (size_t)m->config.vocabulary * sizeof(float);
 }
 
-/* Blocks of the head whose logits the backward pass finds: all of a chunk's, unless that is much beside the activations.  Making
- * them again costs a product with the head, the memory a few percent. */
+/* Blocks of the head whose logits the backward pass finds: all of a chunk's, unless that is much beside the
+ * activations.  Making them again costs a product with the head, the memory a few percent. */
 static int kept_blocks(const struct model *m, const struct learner_options *options) {
   const int T = options->chunk_tokens, all = (T + HEAD_ROWS - 1) / HEAD_ROWS;
   if (options->forward_only || options->recompute_activations) return 1;
@@ -144,7 +146,8 @@ static int kept_blocks(const struct model *m, const struct learner_options *opti
   return room < 1 ? 1 : room < (size_t)all ? (int)room : all;
 }
 
-static size_t place_learner(struct learner *l, char *base, const struct model *m, const struct learner_options *options) {
+static size_t place_learner(struct learner *l, char *base, const struct model *m,
+                            const struct learner_options *options) {
   const int chunk_tokens = options->chunk_tokens;
   const struct shape s = shape_make(&m->config, chunk_tokens);
   const size_t o = m->ops->operand_bytes;
@@ -171,11 +174,10 @@ struct learner_memory learner_memory(const struct model *m, const struct learner
   const int T = options->chunk_tokens;
   const size_t pages = (size_t)chunk_pages_max(T), placed = place_learner(&measured, NULL, m, options);
   const size_t logits = (size_t)(measured.head.kept - 1) * head_block_bytes(m);
-  return (struct learner_memory){.activations = options->forward_only
-                                                    ? 0
-                                                    : activations_bytes(m, T, options->recompute_activations) + logits,
-                                 .scratch = placed - logits + chunk_bytes(T) + workspace_bytes(m, T, page_table_max(T)) +
-                                            pages * kv_layer_page_bytes(m, CHUNK_PAGE_TOKENS)};
+  return (struct learner_memory){
+      .activations = options->forward_only ? 0 : activations_bytes(m, T, options->recompute_activations) + logits,
+      .scratch = placed - logits + chunk_bytes(T) + workspace_bytes(m, T, page_table_max(T)) +
+                 pages * kv_layer_page_bytes(m, CHUNK_PAGE_TOKENS)};
 }
 
 static enum rc create_parts(struct learner *l, const struct learner_options *options, struct err *err) {
@@ -333,8 +335,8 @@ static void head_logits(struct learner *l, const struct weights *w, const void *
 /* More than what the sums of a row can be off by. */
 #define DRAW_MARGIN 0x1p-10
 
-/* Must a token of this log-probability be what any uniform in [low, high] draws?  At least 1 - p of the probability lies on
- * neither side of it. */
+/* Must a token of this log-probability be what any uniform in [low, high] draws?  At least 1 - p of the probability
+ * lies on neither side of it. */
 static bool surely_drawn(float logprob, double low, double high) {
   const double beside = 1 - elementary_exp((double)logprob) + DRAW_MARGIN;
   return beside < low && high < 1 - beside;
@@ -355,7 +357,8 @@ static void ask_draw(struct asked_draws *a, const struct draw *draw, int32_t *to
 }
 
 /* at: the token among all scored ones of the call.  own: its log-probability, where the host has it. */
-static void ask_token(struct asked_draws *a, const struct token_draws *d, size_t at, struct draw draw, const float *own) {
+static void ask_token(struct asked_draws *a, const struct token_draws *d, size_t at, struct draw draw,
+                      const float *own) {
   const double u = (double)d->uniform[at], near = (double)d->near;
   switch (d->kind ? (enum draw_kind)d->kind[at] : DRAW_OWN) {
     case DRAW_OWN:
@@ -434,8 +437,8 @@ static void gradient_close(const struct gradient_target *to, int param) {
   if (!to->whole) gradient_parts_close(to->parts, param);
 }
 
-/* dx[rows,K] (+)= dy[rows,N] W, W the parameter [N,K].  With a transpose that is made in pieces, which only the head's is,
- * at most HEAD_ROWS rows and no accumulating. */
+/* dx[rows,K] (+)= dy[rows,N] W, W the parameter [N,K].  With a transpose that is made in pieces, which only the head's
+ * is, at most HEAD_ROWS rows and no accumulating. */
 static void product_backward(struct learner *l, const struct weights *w, int param, float *dx, const void *dy, int rows,
                              bool accumulate) {
   const struct ops *ops = l->model->ops;
@@ -452,7 +455,8 @@ static void product_backward(struct learner *l, const struct weights *w, int par
     ops->matrix_transpose(ops, &piece, &w->matrices[param], first);
     ops->gemm(ops, most == K ? dx : t->out, dy, &piece, rows, accumulate);
     for (int row = 0; row < rows && most < K; row++)
-      memcpy(dx + (size_t)row * (size_t)K + first, t->out + (size_t)row * (size_t)piece.N, (size_t)piece.N * sizeof *dx);
+      memcpy(dx + (size_t)row * (size_t)K + first, t->out + (size_t)row * (size_t)piece.N,
+             (size_t)piece.N * sizeof *dx);
   }
 }
 
@@ -500,8 +504,8 @@ struct gradient_rows {
   const int32_t *norm_row; /* rows in the array that it saved before the queries: norm_in */
   const int32_t *place;    /* among all rows */
   const int32_t *position;
-  /* The gradients of the first `once` of a list without repetitions are computed; row [count] of what adds up over rows has
-   * that of `repeat`.  NULL: these are the rows themselves. */
+  /* The gradients of the first `once` of a list without repetitions are computed; row [count] of what adds up over rows
+   * has that of `repeat`.  NULL: these are the rows themselves. */
   int once;
   const int32_t *once_row, *once_position, *repeat;
 };
@@ -545,8 +549,8 @@ static void repeat_rows(const struct ops *ops, const struct gradient_rows *rows,
   if (rows->repeat) ops->move_rows(ops, dy, dy, rows->repeat, rows->count, row_bytes);
 }
 
-/* y = x W^T + b backwards: dx = dy W (added when accumulate), dW += dy^T x, and db += dy where there is one; row: of x.  dy
- * is used up. */
+/* y = x W^T + b backwards: dx = dy W (added when accumulate), dW += dy^T x, and db += dy where there is one; row: of x.
+ * dy is used up. */
 static void linear_backward(const struct layer_pass *p, enum param_kind kind, const struct gradient_rows *rows,
                             const int32_t *row, void *dy, const void *x, float *dx, bool accumulate) {
   const int param = param_table_index(&p->l->model->params, kind, p->layer);
@@ -567,8 +571,8 @@ static void norm_backward(const struct layer_pass *p, enum param_kind kind, cons
   const struct model_config *c = &p->l->model->config;
   const void *w = vector_of(p, kind);
   float *dw = grad_open(p, kind);
-  p->ops->rmsnorm_backward(p->ops, dx, rows->repeat ? NULL : dw, dy, x, w, c->plus_one, rstd, rows->once_row, rows->once,
-                           c->hidden);
+  p->ops->rmsnorm_backward(p->ops, dx, rows->repeat ? NULL : dw, dy, x, w, c->plus_one, rstd, rows->once_row,
+                           rows->once, c->hidden);
   if (rows->repeat) {
     repeat_rows(p->ops, rows, dy, (size_t)c->hidden * sizeof *dy);
     p->ops->rmsnorm_backward(p->ops, NULL, dw, dy, x, w, c->plus_one, rstd, rows->row, rows->count, c->hidden);
@@ -595,8 +599,8 @@ static void rope_backward(const struct layer_pass *p, enum param_kind kind, cons
   grad_close(p, kind);
 }
 
-/* g.dx_operand: the gradient of a block's output [T,D], from that of the residual to which it was added, through its norm
- * where it has one.  g.dnorm is overwritten. */
+/* g.dx_operand: the gradient of a block's output [T,D], from that of the residual to which it was added, through its
+ * norm where it has one.  g.dnorm is overwritten. */
 static void output_backward(const struct layer_pass *p, enum param_kind kind, const float *x, const float *rstd) {
   const struct ops *ops = p->ops;
   const struct model_config *c = &p->l->model->config;
@@ -797,7 +801,8 @@ static void layers_backward(struct learner *l, const struct weights *w, const st
   const int embed = param_table_index(&m->params, PARAM_EMBED, -1);
   if (m->config.root_embedding) ops->scale(ops, l->g.dx, model_embedding_scale(m), (size_t)all.once * D);
   repeat_rows(ops, &all, l->g.dx, D * sizeof *l->g.dx);
-  ops->embed_backward(ops, gradient_open(to, m, embed), l->g.dx, listed(l, c->tokens), c->T, m->config.vocabulary, (int)D);
+  ops->embed_backward(ops, gradient_open(to, m, embed), l->g.dx, listed(l, c->tokens), c->T, m->config.vocabulary,
+                      (int)D);
   gradient_close(to, embed);
 }
 

@@ -2,10 +2,10 @@
  *
  * A gradient unit (one group) is a list of samples in order, cut into chunks of whole samples by a configured token
  * budget (a longer sample is a chunk by itself). For each chunk: forward with activations, then the head in row
- * blocks of HEAD_ROWS: logits, log-probability, loss gradient, dlogits; then the layers backwards.  Logits stay in memory where
- * they are little beside the activations, and are computed again where not.  Gradients are
- * added to a flat float32 array in parameter-table order, in the memory of the model's table, or go tensor by tensor into
- * the optimizer's sums (gradient_parts.h).
+ * blocks of HEAD_ROWS: logits, log-probability, loss gradient, dlogits; then the layers backwards.  Logits stay in
+ * memory where they are little beside the activations, and are computed again where not.  Gradients are added to a flat
+ * float32 array in parameter-table order, in the memory of the model's table, or go tensor by tensor into the
+ * optimizer's sums (gradient_parts.h).
  *
  * Memory is sized at creation for chunk_tokens rows and refused with both sizes when it does not fit.  It grows with
  * the rows, never with their square: attention goes through keys in blocks, forward and backward.
@@ -26,8 +26,8 @@ struct learner_options {
   /* Keep only each layer's input and compute the rest again in the backward pass: less memory, more time, the same
    * bits. */
   bool recompute_activations;
-  /* Room for transposes that are made when they are needed, about so many bytes: in one piece those of a layer, in several
-   * the head's.  0: the weights have them. */
+  /* Room for transposes that are made when they are needed, about so many bytes: in one piece those of a layer, in
+   * several the head's.  0: the weights have them. */
   size_t transposes_bytes;
   /* For learner_logprobs alone: there is no room for a backward pass. */
   bool forward_only;
@@ -35,7 +35,8 @@ struct learner_options {
 
 /* A learner's allocations, by purpose. */
 struct learner_memory {
-  size_t activations; /* kept by the forward pass for the backward, logits too, grows with chunk_tokens * layers; 0: forward only */
+  size_t activations; /* kept by the forward pass for the backward, logits too, grows with chunk_tokens * layers; 0:
+                       * forward only */
   size_t scratch;     /* everything else: grows with chunk_tokens, and with the vocabulary alone */
 };
 
@@ -61,12 +62,13 @@ enum rc learner_logprobs(struct learner *l, const struct weights *w, const struc
 /* What of a token is asked for. */
 enum draw_kind {
   DRAW_OWN,  /* what its uniform draws */
-  DRAW_NEAR, /* what uniforms that are less and more by `near` draw.  A distribution whose sums from the first token on differ
-                by at most `near` draws none below or above these from the token's own uniform */
+  DRAW_NEAR, /* what uniforms that are less and more by `near` draw.  A distribution whose sums from the first token on
+              * differ by at most `near` draws none below or above these from the token's own uniform */
   DRAW_NONE
 };
-/* What the sampler would have drawn where the scored tokens stand: one entry for each of them, samples in order.  A token that
- * is so likely that it must be drawn, wherever it stands in the vocabulary, is not asked for, and told all the same. */
+/* What the sampler would have drawn where the scored tokens stand: one entry for each of them, samples in order.  A
+ * token that is so likely that it must be drawn, wherever it stands in the vocabulary, is not asked for, and told all
+ * the same. */
 struct token_draws {
   const float *uniform; /* the token's, as the sampler had it: in (0,1) */
   const uint8_t *kind;  /* enum draw_kind; NULL: DRAW_OWN, of all */
@@ -89,8 +91,8 @@ typedef void (*entropy_gradient)(void *context, int first, int count, const floa
 /* From now on the loss has such a term, whose context is the loss's; NULL, as at first: none. */
 void learner_entropy_term(struct learner *l, entropy_gradient term);
 
-/* From now on learner_gradients writes the entropies of these distributions to out, the host's, one value per scored token as
- * logprob has; NULL, as at first: it does not. */
+/* From now on learner_gradients writes the entropies of these distributions to out, the host's, one value per scored
+ * token as logprob has; NULL, as at first: it does not. */
 void learner_entropies(struct learner *l, float *out);
 
 /* Adds the unit's gradient to grads [params.elements].  logprob as above (may be NULL).  Not of a learner that is

@@ -80,7 +80,8 @@ void chunk_init(struct chunk *c, void *memory, int chunk_tokens) {
   memset(c->mark, 0xff, (size_t)c->chunk_tokens * sizeof *c->mark);
 }
 
-/* The slot of the computed row of `token` after computed row `parent` (-1: at the start); it holds -1 when that is new. */
+/* The slot of the computed row of `token` after computed row `parent` (-1: at the start); it holds -1 when that is
+ * new. */
 static size_t row_slot(const struct chunk *c, size_t size, int32_t parent, int32_t token) {
   const uint64_t key = (uint64_t)(uint32_t)(parent + 1) << 32 | (uint32_t)token;
   size_t slot = (size_t)((key * 0x9e3779b97f4a7c15u) >> 32) & (size - 1);
@@ -250,8 +251,8 @@ static void scored_begins(const struct chunk *c, int32_t *begin) {
   begin[c->sequences] = i;
 }
 
-/* Whether two samples have the same tokens, of which the same are scored, with the same gradients.  Equal computed rows at
- * the end are equal tokens all along. */
+/* Whether two samples have the same tokens, of which the same are scored, with the same gradients.  Equal computed rows
+ * at the end are equal tokens all along. */
 static bool is_repeat(const struct chunk *c, const int32_t *begin, int s, int other, bool entropy) {
   const int length = c->start[s + 1] - c->start[s], n = begin[s + 1] - begin[s];
   const size_t bytes = (size_t)n * sizeof *c->dlogprob;

@@ -56,7 +56,8 @@ struct chunk {
     int32_t *start, *row, *position, *query;                           /* as above */
     int32_t *active_from, *active_row, *active_own, *active_position; /* active_from: which of the active rows */
   } once;
-  int32_t *repeat, *repeat_active; /* [T], [active] which of once's rows has a row's gradient; ascends no faster than the row */
+  int32_t *repeat, *repeat_active; /* [T], [active] which of once's rows has a row's gradient; ascends no faster than
+                                    * the row */
 };
 
 /* All arrays stand one behind another in memory [chunk_bytes], which is the host's and aligned to 64. */
@@ -68,13 +69,13 @@ int chunk_pages_max(int chunk_tokens);
 int chunk_fill(struct chunk *c, const struct train_sample *samples, int count, const int32_t *pages);
 /* The same for a forward pass alone, where the cut is no part of the arithmetic: as many samples as have room when rows
  * of equal beginnings, and their whole pages, are there once, so that a group's prompt is computed once.  T and its
- * lists are the rows whose keys and values are written; start, pick and what serves gradients is not filled.  Only where
- * the chunk shares. */
+ * lists are the rows whose keys and values are written; start, pick and what serves gradients is not filled.  Only
+ * where the chunk shares. */
 int chunk_fill_forward(struct chunk *c, const struct train_sample *samples, int count, const int32_t *pages);
 /* After filling: whether the last layer leaves out rows that predict nothing. */
 void chunk_finish(struct chunk *c, bool partly);
-/* After the loss, which has written dlogprob (and dentropy, where there is an entropy term): finds the samples that repeat
- * others.  Only where the last layer leaves rows out. */
+/* After the loss, which has written dlogprob (and dentropy, where there is an entropy term): finds the samples that
+ * repeat others.  Only where the last layer leaves rows out. */
 void chunk_find_repeats(struct chunk *c, bool entropy);
 struct forward_call chunk_call(const struct chunk *c);
 /* The distinct hidden rows behind scored tokens [first, first + count): ask[i] of them, where[i] of token first + i,

@@ -1,4 +1,5 @@
-/* Takes gradients back through a layer of experts: the lists again, each expert, then the router (experts_backward.h). */
+/* Takes gradients back through a layer of experts: the lists again, each expert, then the router
+ * (experts_backward.h). */
 #include "common/model/learning/experts_backward.h"
 
 void experts_scratch_place(struct experts_scratch *x, struct array_layout *l, const struct shape *s, size_t operand) {

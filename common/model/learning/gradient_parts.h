@@ -4,11 +4,11 @@
  *   several chunks   it is added up over chunks in float32, as in one array:          slot -> carried, a scratch file
  *                    and after the last one                                           carried -> slot -> sums
  *
- * There are two slots, because the embedding's gradient is open while the layers' come and go: with tied embeddings the head's
- * part comes first and the embedding's last.  The sums are the same, bit for bit (NUMERICS.md, Gradient units).
+ * There are two slots, because the embedding's gradient is open while the layers' come and go: with tied embeddings the
+ * head's part comes first and the embedding's last.  The sums are the same, bit for bit (NUMERICS.md, Gradient units).
  *
- * Used by backward.c; made by trainer-server/engine/learning.c, one for one learner.  Only where the CPU computes.  Owned by the
- * engine's thread. */
+ * Used by backward.c; made by trainer-server/engine/learning.c, one for one learner.  Only where the CPU computes.
+ * Owned by the engine's thread. */
 #ifndef LEASEHOLD_MODEL_LEARNING_GRADIENT_PARTS_H
 #define LEASEHOLD_MODEL_LEARNING_GRADIENT_PARTS_H
 
@@ -23,14 +23,16 @@ void gradient_parts_free(struct gradient_parts *g); /* NULL is fine */
 /* In memory. */
 size_t gradient_parts_bytes(const struct model *m);
 
-/* A unit: begin, then learner_gradients_in_parts, then end.  sums NULL: the gradient goes nowhere, because it is in them. */
+/* A unit: begin, then learner_gradients_in_parts, then end.  sums NULL: the gradient goes nowhere, because it is in
+ * them. */
 void gradient_parts_begin(struct gradient_parts *g, struct optimizer *sums);
 /* False when the unit poisoned the step. */
 bool gradient_parts_end(struct gradient_parts *g);
 
 /* --- for backward.c --- */
 void gradient_parts_chunk(struct gradient_parts *g, bool first, bool last);
-/* Room where the parameter's gradient is added to, [count], with the chunks before in it; the same once more until it is closed. */
+/* Room where the parameter's gradient is added to, [count], with the chunks before in it; the same once more until it
+ * is closed. */
 float *gradient_parts_open(struct gradient_parts *g, int param);
 void gradient_parts_close(struct gradient_parts *g, int param);
 

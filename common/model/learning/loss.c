@@ -25,8 +25,8 @@
  * Each token counts 1, 1/n of a sequence of n tokens (GRPO), or 1/L, L the longest that a completion may be (Dr. GRPO,
  * 2503.20783); the step's denominator is its tokens in the first case (DAPO, 2503.14476), or its samples.
  *
- * A token that the current weights leave out of the cut vocabulary (NUMERICS.md, "Cuts": n is -infinity, w is 0) has no loss
- * and no derivative, with every objective, and is in no mean of gspo's.
+ * A token that the current weights leave out of the cut vocabulary (NUMERICS.md, "Cuts": n is -infinity, w is 0) has no
+ * loss and no derivative, with every objective, and is in no mean of gspo's.
  *
  * low = 1 makes cispo reinforce, which is how MiniMax-M1 uses it.  p = o makes decoupled_ppo and tis ppo; p = n makes
  * them a policy gradient with the importance weight exp(n - o) held constant, bounded by nothing but the cap of tis.

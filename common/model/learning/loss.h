@@ -1,13 +1,13 @@
 /* Losses and advantages, as pure functions over log-probabilities of the tokens that were sampled.  The head of loss.c
  * has every formula with its derivative and its source.
  *
- * The behaviour policy (`old`) sampled the tokens.  The proximal policy is the one that PPO's clip keeps the new one near:
- * the behaviour policy in PPO, the weights just before the optimizer step in AReaL, an average of recent weights in
- * Hilton et al.  The reference is the one that the KL term keeps it near.  All three are constants to the derivative.
- * Where a run takes one optimizer step a round over that round's samples, the first two are the current policy, every
- * ratio is exactly 1, and every policy loss has the derivative -A (and the KL term's).  With update "inflight" several
- * versions are the behaviour policy, a token's being the one that sampled it, and the proximal policy is the current one:
- * decoupled PPO is then a policy gradient weighted by new / behaviour, which `tis` caps.
+ * The behaviour policy (`old`) sampled the tokens.  The proximal policy is the one that PPO's clip keeps the new one
+ * near:  the behaviour policy in PPO, the weights just before the optimizer step in AReaL, an average of recent weights
+ * in Hilton et al.  The reference is the one that the KL term keeps it near.  All three are constants to the
+ * derivative.  Where a run takes one optimizer step a round over that round's samples, the first two are the current
+ * policy, every ratio is exactly 1, and every policy loss has the derivative -A (and the KL term's).  With update
+ * "inflight" several versions are the behaviour policy, a token's being the one that sampled it, and the proximal
+ * policy is the current one:  decoupled PPO is then a policy gradient weighted by new / behaviour, which `tis` caps.
  *
  * `tis` counts a token whose weight is above the cap with the cap; AReaL's cap leaves such tokens out. */
 #ifndef LEASEHOLD_MODEL_LEARNING_LOSS_H
@@ -64,15 +64,15 @@ struct loss_stats {
   double ratio_sum, ratio_squares; /* of unclamped ratios new / old: ESS = sum^2 / (n * squares) */
   double kl_new_old;               /* sum of k3, an estimate of KL(old, new) over tokens that old sampled */
   double difference_new_old;       /* sum of |new - old| */
-  /* clipped: the ratio is outside its range, or the weight above its cap, or the token left out, which is in tokens and in
-   * no sum above */
+  /* clipped: the ratio is outside its range, or the weight above its cap, or the token left out, which is in tokens and
+   * in no sum above */
   int clipped, tokens;
 };
 
 /* One sequence of n scored tokens: adds to stats, writes dlogprob[n] = d(un-normalized loss)/d new, un-normalized but
  * for loss_weight.  old may be NULL: it equals logprob, and so does proximal, which
- * is not read.  proximal may be NULL: it equals old; it may be logprob itself.  reference may be NULL: no KL.  advantage is
- * one number per sequence (ignored by cross-entropy). dlogprob may be NULL. */
+ * is not read.  proximal may be NULL: it equals old; it may be logprob itself.  reference may be NULL: no KL.
+ * advantage is one number per sequence (ignored by cross-entropy). dlogprob may be NULL. */
 void loss_sequence(const struct loss_config *config, int n, const float *logprob, const float *old,
                    const float *proximal, const float *reference, float advantage, float *dlogprob,
                    struct loss_stats *stats);
@@ -91,8 +91,8 @@ void advantages_of(enum advantage_kind kind, const double *rewards, int n, doubl
 /* What becomes of them where every reward was less by coefficient * kl[n].  The kind must be linear in the rewards:
  * advantage_is_linear. */
 void advantages_less_kl(enum advantage_kind kind, const double *kl, int n, double coefficient, float *advantages);
-/* Of a round's samples: less their mean, over their standard deviation plus epsilon, both over trained tokens[n].  Where
- * all of them are equal, exactly zero. */
+/* Of a round's samples: less their mean, over their standard deviation plus epsilon, both over trained tokens[n].
+ * Where all of them are equal, exactly zero. */
 void advantages_standardize(float *advantages, const int64_t *tokens, int n, double epsilon);
 bool advantage_is_linear(enum advantage_kind kind);
 

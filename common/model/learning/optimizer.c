@@ -10,7 +10,8 @@
  * the step. beta^t is kept by repeated multiplication in double, so that a restored step count gives the same bits as
  * having stepped there. Owned by the engine's thread.
  *
- * Previous hop of a rollout: backward.c, by way of trainer-server/engine/batch.c.  Next: trainer-server/engine/step.c. */
+ * Previous hop of a rollout: backward.c, by way of trainer-server/engine/batch.c.  Next:
+ * trainer-server/engine/step.c. */
 #include "common/model/learning/optimizer.h"
 
 #include <assert.h>
@@ -22,8 +23,8 @@
 #include "common/model/network/weights_internal.h"
 
 enum { UNITS_MAX = 8191 }; /* 8191 * 2^50 < 2^63 */
-/* Elements of mapped arrays that are worked on before they may leave memory; and of a gradient in parts at a time.  Whole blocks
- * of the norm. */
+/* Elements of mapped arrays that are worked on before they may leave memory; and of a gradient in parts at a time.
+ * Whole blocks of the norm. */
 enum { WINDOW = 1 << 20 };
 
 struct optimizer {
@@ -306,7 +307,8 @@ static const float *gradient_at(const struct optimizer *o, size_t from) {
   return o->in_parts ? parts_at(o, from) : o->gradient + from;
 }
 
-/* How many of `left` elements from element `from` on are worked on at once.  Windows hold whole blocks of moments in 8 bits. */
+/* How many of `left` elements from element `from` on are worked on at once.  Windows hold whole blocks of moments in 8
+ * bits. */
 static size_t step_window(const struct optimizer *o, size_t from, size_t left) {
   const size_t in_window = WINDOW - from % WINDOW;
   return o->in_parts || o->scratch.memory ? left < in_window ? left : in_window : left;
@@ -368,8 +370,8 @@ static void finish(struct optimizer *o, double squares, struct step_result *resu
   o->units = 0; /* the accumulators are empty since the gradient was taken from them */
 }
 
-/* Window by window the gradient takes the place of its sums; returns the sum of its squares, which are added block after block
- * as sum_of_squares adds them. */
+/* Window by window the gradient takes the place of its sums; returns the sum of its squares, which are added block
+ * after block as sum_of_squares adds them. */
 static double parts_from_sums(struct optimizer *o, double denominator) {
   const struct ops *ops = o->model->ops;
   const size_t n = o->model->params.elements;

@@ -36,14 +36,15 @@ enum rc optimizer_create_shard(struct optimizer **out, const struct model *m, st
 /* Where its arrays lie. */
 struct optimizer_place {
   struct shard shard;
-  /* Masters and moments lie in a scratch file in this folder, of which only the part at hand is in memory: the same bits, in
-   * less memory, at the price of reading and writing that file in every step.  NULL: in memory.  Not where a device computes. */
-  const char *scratch_dir;
-  /* No array for a unit's gradient, and none for the step's: units are added in parts, and a step leaves its gradient where its
-   * sums were.  The same bits.  Of all parameters alone, and not where a device computes. */
-  bool in_parts;
-  /* Moments in 8 bits: 6 bytes a parameter less, and another arithmetic (NUMERICS.md).  Of all parameters alone, and not where a
+  /* Masters and moments lie in a scratch file in this folder, of which only the part at hand is in memory: the same
+   * bits, in less memory, at the price of reading and writing that file in every step.  NULL: in memory.  Not where a
    * device computes. */
+  const char *scratch_dir;
+  /* No array for a unit's gradient, and none for the step's: units are added in parts, and a step leaves its gradient
+   * where its sums were.  The same bits.  Of all parameters alone, and not where a device computes. */
+  bool in_parts;
+  /* Moments in 8 bits: 6 bytes a parameter less, and another arithmetic (NUMERICS.md).  Of all parameters alone, and
+   * not where a device computes. */
   bool moments8;
 };
 enum rc optimizer_create_at(struct optimizer **out, const struct model *m, const struct optimizer_place *place,
@@ -52,8 +53,8 @@ void optimizer_free(struct optimizer *o);
 /* In memory, and in a scratch file. */
 size_t optimizer_bytes(const struct model *m, const struct optimizer_place *place);
 size_t optimizer_mapped_bytes(const struct model *m, const struct optimizer_place *place);
-/* The caller is done for now with these bytes of masters or moments, which it has read or written: where they are mapped they
- * leave memory. */
+/* The caller is done for now with these bytes of masters or moments, which it has read or written: where they are
+ * mapped they leave memory. */
 void optimizer_done_with(const struct optimizer *o, const void *values, size_t bytes);
 /* The shard's masters from an array of all parameters. */
 void optimizer_set_masters(struct optimizer *o, const float *masters);
@@ -68,15 +69,16 @@ enum rc optimizer_config_check(const struct optimizer_config *config, struct err
 void optimizer_configure(struct optimizer *o, const struct optimizer_config *config);
 /* A new run's hyperparameters; moments and step count to zero; masters kept. */
 void optimizer_reset(struct optimizer *o, const struct optimizer_config *config);
-/* [shard_count(shard)] each, in the memory of the model's table; the first is element shard.begin of the parameters.  Moments in
- * 8 bits: NULL. */
+/* [shard_count(shard)] each, in the memory of the model's table; the first is element shard.begin of the parameters.
+ * Moments in 8 bits: NULL. */
 float *optimizer_masters(struct optimizer *o);
 float *optimizer_moment1(struct optimizer *o);
 float *optimizer_moment2(struct optimizer *o);
-/* Moments in 8 bits: codes [params.elements], and what is largest in each block [moment_blocks(params)].  Else all NULL. */
+/* Moments in 8 bits: codes [params.elements], and what is largest in each block [moment_blocks(params)].  Else all
+ * NULL. */
 struct moments8 optimizer_moments8(const struct optimizer *o);
-/* Where the blocks of parameter i begin and end among all.  A block is MOMENT_BLOCK elements of the flat array from a multiple of
- * that on, or what one parameter has of them. */
+/* Where the blocks of parameter i begin and end among all.  A block is MOMENT_BLOCK elements of the flat array from a
+ * multiple of that on, or what one parameter has of them. */
 static inline size_t moment_block_first(const struct param_table *t, int i) {
   return t->items[i].offset / MOMENT_BLOCK + (size_t)i;
 }
@@ -93,8 +95,8 @@ void optimizer_set_step_count(struct optimizer *o, int64_t step);
 bool optimizer_add_unit(struct optimizer *o, const float *grads);
 /* The same, and grads are zero afterwards: ready for the next unit. */
 bool optimizer_take_unit(struct optimizer *o, float *grads);
-/* One unit in parts: values [count] of elements from `at` on, any number of times; false when one of them is refused.  Then
- * once, whether all were good: false when the unit poisoned the step. */
+/* One unit in parts: values [count] of elements from `at` on, any number of times; false when one of them is refused.
+ * Then once, whether all were good: false when the unit poisoned the step. */
 bool optimizer_add_part(struct optimizer *o, size_t at, const float *values, size_t count);
 bool optimizer_end_parts(struct optimizer *o, bool good);
 /* Forgets the units added since the last step. */

@@ -51,7 +51,8 @@ void scratch_file_free(struct scratch_file *f) {
   *f = (struct scratch_file){.fd = -1};
 }
 
-/* Advice: what the kernel makes of it changes no value.  A page that holds other bytes too comes back when they are used. */
+/* Advice: what the kernel makes of it changes no value.  A page that holds other bytes too comes back when they are
+ *   used. */
 void scratch_file_done(const struct scratch_file *f, const void *part, size_t bytes) {
   const uintptr_t base = (uintptr_t)f->memory, at = (uintptr_t)part;
   if (!f->memory || at < base || at - base >= f->bytes) return;

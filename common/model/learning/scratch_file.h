@@ -1,9 +1,10 @@
-/* Memory of the host that lies in a file without a name: what is seldom used may leave memory for the disk, without swap.
+/* Memory of the host that lies in a file without a name: what is seldom used may leave memory for the disk, without
+ * swap.
  *
- * The file's bytes are reserved when it is made, so that a full disk refuses the start and never kills the process later.
- * It vanishes with the process, however that ends; nothing is ever read back from it by another.  The owner says which part
- * it is done with for now: that part leaves this process's memory at once, and the kernel begins to write it.
- * One owner; parts may be used by any thread. */
+ * The file's bytes are reserved when it is made, so that a full disk refuses the start and never kills the process
+ * later.  It vanishes with the process, however that ends; nothing is ever read back from it by another.  The owner
+ * says which part it is done with for now: that part leaves this process's memory at once, and the kernel begins to
+ * write it.  One owner; parts may be used by any thread. */
 #ifndef LEASEHOLD_MODEL_LEARNING_SCRATCH_FILE_H
 #define LEASEHOLD_MODEL_LEARNING_SCRATCH_FILE_H
 

@@ -233,8 +233,8 @@ static enum rc read_local_rope(struct raw_config *raw, const struct json *local,
   return rc;
 }
 
-/* transformers 5 writes rope_parameters with the theta in it instead of rope_theta and rope_scaling; both places say the
- * type. */
+/* transformers 5 writes rope_parameters with the theta in it instead of rope_theta and rope_scaling; both places say
+ * the type. */
 static enum rc read_rope(struct rope_scaling *out, struct raw_config *raw, const struct json *rope, const char *field,
                          struct arena *arena, struct err *err) {
   if (!rope || json_type_of(rope) == JSON_NULL) return RC_OK;

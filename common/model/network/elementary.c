@@ -2,7 +2,8 @@
  *
  * Method: reduce the argument, then sum a Taylor (or atanh) series that is long enough for double precision on the
  * reduced interval.
- *   sin, cos: x = n * pi/2 + r, pi/2 in three parts of which the first two have 33 bits, so that n * part is exact for n below 2^20 and nearly so above
+ *   sin, cos: x = n * pi/2 + r, pi/2 in three parts of which the first two have 33 bits, so that n * part is exact for
+ *   n below 2^20 and nearly so above
  *   exp:      x = n * ln 2 + r, |r| <= 0.35
  *   log:      x = 2^n * m, m in [sqrt 1/2, sqrt 2), log m = 2 atanh((m - 1) / (m + 1)) */
 #include "common/model/network/elementary.h"

@@ -1,13 +1,14 @@
 /* A layer of experts: which rows each expert takes, and the way forward through them.
  *
- *   router: logits [T,experts] -> ops->route: k experts and their shares for each row -> routing: a list for each expert
+ *   router: logits [T,experts] -> ops->route: k experts and their shares for each row -> routing: a list for each
+ *   expert
  *   each expert: its rows gathered -> gate, up -> h                      (experts_inner: what the backward reads)
  *                -> down -> added to the residual, times the rows' shares (experts_outer)
  *
  * A pair is a row and one of its experts.  Pairs stand expert after expert, and within an expert in the order of the
  * rows; arrays of pairs ([T*k, ..]) keep that order, so that an expert's rows are one product.  An expert that no row
- * has chosen costs nothing.  A row adds its experts in ascending order, so that its bits do not depend on the other rows
- * (NUMERICS.md, "Experts").
+ * has chosen costs nothing.  A row adds its experts in ascending order, so that its bits do not depend on the other
+ * rows (NUMERICS.md, "Experts").
  *
  * Called by forward.c, and by learning/experts_backward.c for the lists.  Threads and memory: the workspace's. */
 #ifndef LEASEHOLD_MODEL_NETWORK_EXPERTS_H

@@ -1,5 +1,6 @@
 /* Changes a row of logits as a client asked.  A token's penalty is applied once however often it came: `seen` remembers
- * which have had theirs, and is cleared by walking the same tokens again, so that a draw costs their number and not V. */
+ * which have had theirs, and is cleared by walking the same tokens again, so that a draw costs their number and not
+ * V. */
 #include "common/model/network/logit_changes.h"
 
 #include <math.h>

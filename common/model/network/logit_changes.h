@@ -4,8 +4,8 @@
  *   z += bias  ->  z of a token that came (prompt or sample): z / repetition, or z * repetition below zero
  *              ->  z -= frequency * (how often the sample has it) + presence * (whether it has it)  ->  barred: -infinity
  *
- * OpenAI's definitions of bias, frequency and presence; repetition is CTRL's (arXiv 1909.05858), as transformers has it.
- * Leases never have any: training needs the distribution itself (sampler.h).
+ * OpenAI's definitions of bias, frequency and presence; repetition is CTRL's (arXiv 1909.05858), as transformers has
+ * it.  Leases never have any: training needs the distribution itself (sampler.h).
  *
  * Pure: the row is the host's, the caller's arrays are read only.  Called by sampler.c on the engine's thread. */
 #ifndef LEASEHOLD_MODEL_NETWORK_LOGIT_CHANGES_H

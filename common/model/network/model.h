@@ -42,8 +42,8 @@ size_t model_file_bytes(const struct model *m);
 struct weights {
   const struct model *model; /* borrowed */
   struct matrix *matrices;   /* [params.count]; vectors: N = 1, data = plain operand[cols] */
-  /* [params.count] for the backward, or NULL; vectors and the embedding of an untied model, and without transposes all: data
-   * NULL */
+  /* [params.count] for the backward, or NULL; vectors and the embedding of an untied model, and without transposes all:
+   * data NULL */
   struct matrix *transposed;
   /* [params.count] with transposed: the largest magnitude in each tensor, infinite when one is not a number */
   float *largest;
@@ -69,25 +69,26 @@ enum rc weights_from_safetensors(struct weights *w, const struct st_file *file, 
 enum rc weights_load(struct weights *w, const struct st_file *file, const char *what, struct err *err);
 /* Fills from fp32 masters [params.elements], rounded to the operand format. */
 void weights_from_masters(struct weights *w, const float *masters);
-/* From and to row-major operands [params.elements] (the table's memory) in parameter-table order, as ranks hand weights to each other; what
- * pads the parameters is not looked at, and not written. */
+/* From and to row-major operands [params.elements] (the table's memory) in parameter-table order, as ranks hand weights
+ * to each other; what pads the parameters is not looked at, and not written. */
 void weights_from_operands(struct weights *w, const void *operands);
 void weights_to_operands(const struct weights *w, void *operands);
 /* The same weights of the same model. */
 void weights_copy(struct weights *to, const struct weights *from);
 /* The widened values into masters [params.elements]. */
 void weights_to_masters(const struct weights *w, float *masters);
-/* normal(0, initializer_range) for matrices (norms 1, or 0 where they multiply by 1 + w; biases 0), by Philox (RNG_INIT, seed): masters [params.elements].
- * RC_NO_MEMORY where memory is not the host's and the buffer between is refused. */
+/* normal(0, initializer_range) for matrices (norms 1, or 0 where they multiply by 1 + w; biases 0), by Philox
+ * (RNG_INIT, seed): masters [params.elements].  RC_NO_MEMORY where memory is not the host's and the buffer between is
+ * refused. */
 enum rc masters_random(const struct model *m, float *masters, uint64_t seed, struct err *err);
 /* The values [count] of one parameter of these, in the host's memory. */
 void master_random(const struct model *m, int param, float *values, uint64_t seed);
 /* SHA-256 over the per-tensor digests in table order, computed from the kernels' memory.  Also fails where the device
  * has (ops->status), so that no set of weights is taken for good that was not filled. */
 enum rc weights_digest(struct digest *out, const struct weights *w, struct err *err);
-/* Appends the whole safetensors file (BF16; F32 in fp32 mode), metadata {"format":"pt"} plus the given pairs, and one more
- * of digest_key and the digest in hexadecimal.  The digest is weights_digest's: every tensor is read out of the kernels'
- * memory once for both. */
+/* Appends the whole safetensors file (BF16; F32 in fp32 mode), metadata {"format":"pt"} plus the given pairs, and one
+ * more of digest_key and the digest in hexadecimal.  The digest is weights_digest's: every tensor is read out of the
+ * kernels' memory once for both. */
 enum rc weights_to_safetensors(struct buf *out, struct digest *digest, const struct weights *w,
                                const char *const *metadata, const char *digest_key, struct err *err);
 /* Other weights of the same model, as weights_to_safetensors wrote them: row-major operands, tensor behind tensor. */
@@ -95,21 +96,22 @@ struct weights_base {
   const void *operands; /* NULL: there are none */
   size_t bytes;
   struct digest digest;
-  /* Called, where memory is the host's, with bytes of the new file and of these that are not needed again soon; by any of the
-   * pool's threads.  NULL: nobody asks. */
+  /* Called, where memory is the host's, with bytes of the new file and of these that are not needed again soon; by any
+   * of the pool's threads.  NULL: nobody asks. */
   void (*done)(void *context, const void *bytes, size_t count);
-  /* Called, by any of the pool's threads, when what was found to differ has grown to so many bytes.  NULL: nobody asks. */
+  /* Called, by any of the pool's threads, when what was found to differ has grown to so many bytes.  NULL: nobody
+   * asks. */
   void (*grown)(void *context, size_t changes);
   void *context;
 };
-/* The same, and on the way what turns base into these weights (weights_changes.h) into *changes, which is empty.  It stays empty
- * where that would be more than half of the file, operands are not bf16, or memory was refused. */
+/* The same, and on the way what turns base into these weights (weights_changes.h) into *changes, which is empty.  It
+ * stays empty where that would be more than half of the file, operands are not bf16, or memory was refused. */
 enum rc weights_to_safetensors_from(struct buf *out, struct digest *digest, const struct weights *w,
                                     const char *const *metadata, const char *digest_key,
                                     const struct weights_base *base, struct buf *changes, struct err *err);
-/* Fills w from base, which may be w itself and else is only read, and the changes that such calls made, one behind the other.  The digest is
- * weights_digest's of w, which the caller compares.  RC_INVALID for bytes that are no changes of this model and of this
- * base, or that make a number that is not finite; w is of no use then. */
+/* Fills w from base, which may be w itself and else is only read, and the changes that such calls made, one behind the
+ * other.  The digest is weights_digest's of w, which the caller compares.  RC_INVALID for bytes that are no changes of
+ * this model and of this base, or that make a number that is not finite; w is of no use then. */
 enum rc weights_apply_changes(struct weights *w, const struct weights *base, const void *changes, size_t len,
                               const struct digest *base_digest, struct digest *out, struct err *err);
 

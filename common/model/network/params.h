@@ -1,14 +1,15 @@
 /* The parameter table: the one list of the model's tensors, in the order in which digests, checkpoints, gradients and
  * the optimizer walk them.
  *
- *   model.embed_tokens.weight [V,D]; per layer: input_layernorm [D], q_proj [H*E,D], k_proj [G*E,D], v_proj [G*E,D], q_norm [E], k_norm [E],
- *   o_proj [D,H*E], post_attention_layernorm [D], gate_proj [F,D], up_proj [F,D], down_proj [D,F]; model.norm [D]; lm_head [V,D] when untied.
+ *   model.embed_tokens.weight [V,D]; per layer: input_layernorm [D], q_proj [H*E,D], k_proj [G*E,D], v_proj [G*E,D],
+ *   q_norm [E], k_norm [E], o_proj [D,H*E], post_attention_layernorm [D], gate_proj [F,D], up_proj [F,D], down_proj
+ *   [D,F]; model.norm [D]; lm_head [V,D] when untied.
  *
- * A layer of experts has mlp.gate [experts,D], the router, in place of the last three, and those three of each expert, expert
- * after expert.  A model has those of them that its family has (model_config_has); a projection's bias [N] follows its weight, a norm of
- * an output [D] the projection.  Where
- * the family's files keep several parameters in one tensor, their rows stand in it in table order, one below the other,
- * so that a file's bytes are the same as if they were apart.
+ * A layer of experts has mlp.gate [experts,D], the router, in place of the last three, and those three of each expert,
+ * expert after expert.  A model has those of them that its family has (model_config_has); a projection's bias [N]
+ * follows its weight, a norm of an output [D] the projection.  Where the family's files keep several parameters in one
+ * tensor, their rows stand in it in table order, one below the other, so that a file's bytes are the same as if they
+ * were apart.
  */
 #ifndef LEASEHOLD_MODEL_NETWORK_PARAMS_H
 #define LEASEHOLD_MODEL_NETWORK_PARAMS_H

@@ -1,4 +1,5 @@
-/* Creates one policy version in the kernels' memory, fills it from fp32 masters, reads it back, and makes random masters.
+/* Creates one policy version in the kernels' memory, fills it from fp32 masters, reads it back, and makes random
+ * masters.
  *
  * Every tensor passes through `staging`, a row-major operand array as large as the largest tensor, so that filling
  * never allocates and cannot fail (a device's failure waits in ops->status).  Each set of weights has its own staging,
@@ -71,7 +72,8 @@ static bool allocate(struct weights *w, bool for_training, bool transposes) {
   return w->host || m->ops->host_memory;
 }
 
-static enum rc create(struct weights **out, const struct model *m, bool for_training, bool transposes, struct err *err) {
+static enum rc create(struct weights **out, const struct model *m, bool for_training, bool transposes,
+                      struct err *err) {
   *out = NULL;
   struct weights *w = calloc(1, sizeof *w);
   if (w) w->model = m;

@@ -1,8 +1,10 @@
-/* Fills weights from an earlier version and what differs from it, in one link or several, and computes the digest on the way.
+/* Fills weights from an earlier version and what differs from it, in one link or several, and computes the digest on
+ * the way.
  *
  * In the host's memory each thread takes a tensor, the largest first, and goes through it by some rows: those without a
- * change are copied in the kernels' layout, others are read out of the base, changed and filled in; and all are read out of the weights
- * that were filled and digested while they are in the thread's caches.  Where memory is a device's, tensor by tensor through staging.
+ * change are copied in the kernels' layout, others are read out of the base, changed and filled in; and all are read
+ * out of the weights that were filled and digested while they are in the thread's caches.  Where memory is a device's,
+ * tensor by tensor through staging.
  *
  * The stager of a generation-server calls it, while the engine reads the base. */
 #include <assert.h>
@@ -118,7 +120,8 @@ static enum rc apply_in_host(struct apply_job *job, struct digest *out, struct e
   job->order = calloc(count, sizeof *job->order);
   job->chunk = aligned_alloc(64, (job->chunk_bytes + 64) * threads);
   if (!job->leaves || !job->order || !job->chunk)
-    return err_set(err, RC_NO_MEMORY, NULL, "digests of %zu tensors by %zu threads were refused memory", count, threads);
+    return err_set(err, RC_NO_MEMORY, NULL, "digests of %zu tensors by %zu threads were refused memory", count,
+                   threads);
   weights_sort_by_size(job->order, m);
   pool_run(m->ops->pool, host_part, job, (int)threads);
   st_combine_digests(out, job->leaves, count);
@@ -151,7 +154,8 @@ static enum rc read_link(struct apply_job *job, const size_t *counts, const char
   struct link *link = &job->links[job->link_count];
   struct digest base, made;
   if (job->link_count == CHANGES_LINKS_MAX)
-    return err_set(err, RC_INVALID, NULL, "expected at most %d changes one behind the other, got more", CHANGES_LINKS_MAX);
+    return err_set(err, RC_INVALID, NULL, "expected at most %d changes one behind the other, got more",
+                   CHANGES_LINKS_MAX);
   job->link_count++;
   link->records = calloc(tensors, sizeof *link->records);
   link->bytes = calloc(tensors, sizeof *link->bytes);

@@ -1,13 +1,19 @@
 /* Encodes what differs between two versions of a tensor, and decodes it.
  *
- * Encoding compares 64 values at a time into a word of the mask, and writes codes and extras for those that differ; places become
- * gaps at the end, where that is less. */
+ * Encoding compares 64 values at a time into a word of the mask, and writes codes and extras for those that differ;
+ * places become gaps at the end, where that is less. */
 #include "common/model/network/weights_changes.h"
 
 #include <emmintrin.h>
 #include <string.h>
 
-enum { BLOCK = 64, GAP_LONG = 255, MAGIC_BYTES = 8, RECORD_BYTES = 32, FIXED_BYTES = MAGIC_BYTES + 2 * DIGEST_BYTES + 8 };
+enum {
+  BLOCK = 64,
+  GAP_LONG = 255,
+  MAGIC_BYTES = 8,
+  RECORD_BYTES = 32,
+  FIXED_BYTES = MAGIC_BYTES + 2 * DIGEST_BYTES + 8
+};
 enum { CODE_UP, CODE_DOWN, CODE_BYTE, CODE_TWO, CODES_PENDING = 32 };
 enum { DENSE_SEEN = 1 << 16, DENSE_WHOLE = 5, DENSE_PART = 2 };
 

@@ -1,7 +1,7 @@
 /* Turns one version's bf16 weights into another's: the format of what is sent where two versions differ little.
  *
- * Under the small learning rates of RL most steps move a weight by less than its last bit, so that few bf16 values differ
- * between two versions, and those mostly by one unit.  All numbers are little-endian:
+ * Under the small learning rates of RL most steps move a weight by less than its last bit, so that few bf16 values
+ * differ between two versions, and those mostly by one unit.  All numbers are little-endian:
  *
  *   "LHCHANGE"  digest of the base [32]  digest of what comes out [32]  u64 tensors (as in the parameter table)
  *   for each tensor    u64 form  u64 bytes  u64 changes  u64 bytes of places (forms gaps and mask; else both 0)
@@ -14,13 +14,15 @@
  *
  * Changes may follow each other, each of the version that the one before makes.
  *
- * A tensor goes whole where its changes would take more than half of it, or where more than two in five of its first values
- * differ, and there are no changes of a version that would take more than half of its file: decoding costs time, too.
+ * A tensor goes whole where its changes would take more than half of it, or where more than two in five of its first
+ * values differ, and there are no changes of a version that would take more than half of its file: decoding costs time,
+ * too.
  *
- * The digest that both versions have anyway proves the result.  Changes come from a socket: a decoder believes nothing of them, and never writes
- * outside the tensor, whatever they say.
+ * The digest that both versions have anyway proves the result.  Changes come from a socket: a decoder believes nothing
+ * of them, and never writes outside the tensor, whatever they say.
  *
- * Made by weights_digest.c while a version is packed; applied by weights_apply.c.  No state: any thread, a tensor each. */
+ * Made by weights_digest.c while a version is packed; applied by weights_apply.c.  No state: any thread, a tensor
+ * each. */
 #ifndef LEASEHOLD_MODEL_NETWORK_WEIGHTS_CHANGES_H
 #define LEASEHOLD_MODEL_NETWORK_WEIGHTS_CHANGES_H
 
@@ -66,8 +68,8 @@ void changes_header_write(void *out, const struct digest *base, const struct dig
 
 /* --- applying them --- */
 
-/* counts: values of each tensor.  Checks the header and that all pieces are there; RC_INVALID.  records[tensors]; the first
- * tensor's bytes begin at changes_header_bytes, and *used is where the last one's end. */
+/* counts: values of each tensor.  Checks the header and that all pieces are there; RC_INVALID.  records[tensors]; the
+ * first tensor's bytes begin at changes_header_bytes, and *used is where the last one's end. */
 enum rc changes_header_read(struct digest *base, struct digest *made, struct change_record *records, size_t *used,
                             const void *bytes, size_t len, const size_t *counts, size_t tensors, struct err *err);
 

@@ -1,9 +1,9 @@
 /* Computes a version's digest from the kernels' memory, and on the way writes what it is of, and what differs from an
  * earlier version.
  *
- * A tensor's digest cannot be computed in parts.  So in the host's memory each thread takes a tensor, the largest first, and
- * reads some rows of it out of the kernels' layout, digests them while they are in its caches, and so on.  Where
- * memory is a device's, all threads read tensors until staging is full, and then digest a tensor each. */
+ * A tensor's digest cannot be computed in parts.  So in the host's memory each thread takes a tensor, the largest
+ * first, and reads some rows of it out of the kernels' layout, digests them while they are in its caches, and so on.
+ * Where memory is a device's, all threads read tensors until staging is full, and then digest a tensor each. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,8 @@ enum {
 /* What differs from an earlier version, as far as it is known. */
 struct changes_job {
   const char *base;
-  char *bytes;                   /* [header, then all tensors]: a tensor's lie where it would lie whole; NULL: not asked for */
+  char *bytes;                   /* [header, then all tensors]: a tensor's lie where it would lie whole; NULL: not asked
+                                  * for */
   size_t header, budget;         /* bytes: budget of all tensors */
   struct change_record *records; /* [params.count] */
   atomic_size_t spent;           /* over the budget: given up */

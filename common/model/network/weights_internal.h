@@ -20,8 +20,8 @@ const void *weights_stage(const struct weights *w, int index);
 const void *weights_read_at(const struct weights *w, int index, size_t at);
 /* Elements of the largest tensor, for which staging has room. */
 size_t weights_largest_count(const struct model *m);
-/* weights_digest, and where file is not NULL the row-major operands that it is of, tensor behind tensor in table order; and
- * where base is not NULL and has operands, what weights_to_safetensors says of changes. */
+/* weights_digest, and where file is not NULL the row-major operands that it is of, tensor behind tensor in table order;
+ * and where base is not NULL and has operands, what weights_to_safetensors says of changes. */
 enum rc weights_digest_and_read(struct digest *out, const struct weights *w, char *file,
                                 const struct weights_base *base, struct buf *changes, struct err *err);
 /* Rows that are read out at once: about what a thread's cache holds, whole tiles. */

@@ -2,11 +2,11 @@
  *
  * Reading checks the whole file against the parameter table before the first byte is written, so that a wrong file
  * leaves the weights as they were.  A file with infinite or NaN weights is refused too: nothing can be sampled from
- * them, and no digest would show it.  BF16, F16 and F32 are read, and rounded to the operand format or widened.  The pool
- * checks, converts and packs a parameter together; a mapped file's pages leave memory tensor by tensor.  A tensor that
- * holds several parameters (params.h) is read and written in parts; a file's bytes are in table order either way.  A
- * tied model's file may carry lm_head.weight too (published Qwen3 files do): then it must equal
- * the embedding, byte for byte. */
+ * them, and no digest would show it.  BF16, F16 and F32 are read, and rounded to the operand format or widened.  The
+ * pool checks, converts and packs a parameter together; a mapped file's pages leave memory tensor by tensor.  A tensor
+ * that holds several parameters (params.h) is read and written in parts; a file's bytes are in table order either way.
+ * A tied model's file may carry lm_head.weight too (published Qwen3 files do): then it must equal the embedding, byte
+ * for byte. */
 #include <assert.h>
 #include <stdatomic.h>
 #include <stdint.h>

@@ -155,8 +155,8 @@ static enum rc put_unit(struct encoder *e, size_t *count, bool *waiting, const c
     return err_set(err, RC_INVALID, NULL, "expected text that the vocabulary can spell, byte 0x%02x has no token",
                    (uint8_t)unit[0]);
   if (t->unknown < 0)
-    return err_set(err, RC_INVALID, NULL, "expected text that the vocabulary can spell, \"%.*s\" has no token", (int)len,
-                   unit);
+    return err_set(err, RC_INVALID, NULL, "expected text that the vocabulary can spell, \"%.*s\" has no token",
+                   (int)len, unit);
   if (*waiting && !t->fuse_unknown) put_symbol(e, count, t->unknown);
   *waiting = true;
   return RC_OK;

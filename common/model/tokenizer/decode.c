@@ -30,15 +30,16 @@ static void put_first(struct buf *out, const struct tokenizer *t, const struct t
 _Static_assert(sizeof(struct short_text) == sizeof(uint64_t) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "a short text is moved as one number");
 
-/* Room for more bytes, for as many tokens with short ones, and for the write that goes beyond the last; NULL: memory was
- * refused. */
+/* Room for more bytes, for as many tokens with short ones, and for the write that goes beyond the last; NULL: memory
+ * was refused. */
 static char *room_for(struct buf *out, size_t bytes, size_t tokens) {
   buf_reserve(out, bytes + tokens * SHORT_TEXT_BYTES + sizeof(struct short_text));
   return out->failed ? NULL : out->data + out->len;
 }
 
 /* A token that is not short.  Returns the place behind it, with room for `left` more; NULL: memory was refused. */
-static char *put_other(const struct tokenizer *t, int32_t id, bool skip_special, size_t left, struct buf *out, char *to) {
+static char *put_other(const struct tokenizer *t, int32_t id, bool skip_special, size_t left, struct buf *out,
+                       char *to) {
   if (id >= t->count) return to; /* a row that only pads the model's embedding has no text */
   const struct token *token = &t->tokens[id];
   if (skip_special && token->special) return to;
@@ -100,7 +101,8 @@ enum rc tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t c
   const enum rc rc = put_tokens(t, ids, count, skip_special, true, out, err);
   if (rc != RC_OK || !l->text) return rc;
   size_t cut = 0;
-  for (size_t i = 0; i < t->decoder.strip_max && literal_starts(out->data + before + cut, out->len - before - cut, l); i++)
+  for (size_t i = 0; i < t->decoder.strip_max && literal_starts(out->data + before + cut, out->len - before - cut, l);
+       i++)
     cut += l->len;
   if (cut == 0) return RC_OK;
   memmove(out->data + before, out->data + before + cut, out->len - before - cut + 1);

@@ -2,7 +2,8 @@
  * replaced ("▁" for a space), white space and marks dropped.
  *
  * Called by text.c for every piece between added tokens of the raw text, and while loading for the added tokens that
- * are looked for in normalized text.  The two work buffers are the caller's; each step writes one and reads the other. */
+ * are looked for in normalized text.  The two work buffers are the caller's; each step writes one and reads the
+ * other. */
 #include <string.h>
 
 #include "common/model/tokenizer/tokenizer_state.h"

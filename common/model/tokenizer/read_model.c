@@ -1,11 +1,11 @@
 /* Reads the tables of tokenizer.json: the vocabulary, the merges and the added tokens.
  *
  * The file may come from a hub or from a peer, so every reference is checked: ids are distinct (some may have no
- * token: such a row of the embedding has no text), each merge joins two tokens of the vocabulary and makes the token that is spelled like both together.  As
- * tokens are never empty, a merge's result is longer than its parts; so merges cannot form a cycle, and the merge
- * loop ends.  Unigram's vocabulary is a list of tokens with scores, whose places are the ids.  Called once per
- * tokenizer, after the steps were read (they tell whether the vocabulary is byte-level); nothing here runs while
- * encoding. */
+ * token: such a row of the embedding has no text), each merge joins two tokens of the vocabulary and makes the token
+ * that is spelled like both together.  As tokens are never empty, a merge's result is longer than its parts; so merges
+ * cannot form a cycle, and the merge loop ends.  Unigram's vocabulary is a list of tokens with scores, whose places are
+ * the ids.  Called once per tokenizer, after the steps were read (they tell whether the vocabulary is byte-level);
+ * nothing here runs while encoding. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

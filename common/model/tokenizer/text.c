@@ -21,9 +21,9 @@ struct cutter {
 
 static enum rc pass_on(const struct cutter *c, size_t start, size_t stop, struct err *err) {
   if (start == stop) return RC_OK;
-  return split(c->e, c->step + 1,
-               (struct piece){.text = c->whole.text + start, .len = stop - start, .first = c->whole.first && start == 0},
-               err);
+  return split(
+      c->e, c->step + 1,
+      (struct piece){.text = c->whole.text + start, .len = stop - start, .first = c->whole.first && start == 0}, err);
 }
 
 /* What waited goes on, and the segment waits. */
@@ -106,7 +106,8 @@ static enum rc change_piece(struct encoder *e, int step, struct piece *p, struct
 /* Splits a piece by the steps from `step` on and encodes the words. */
 static enum rc split(struct encoder *e, int step, struct piece p, struct err *err) {
   if (step == e->t->split_count)
-    return e->t->kind == MODEL_BPE ? bpe_encode_word(e, p.text, p.len, err) : unigram_encode_word(e, p.text, p.len, err);
+    return e->t->kind == MODEL_BPE ? bpe_encode_word(e, p.text, p.len, err)
+                                   : unigram_encode_word(e, p.text, p.len, err);
   const enum rc rc = change_piece(e, step, &p, err);
   if (rc != RC_OK) return rc;
   return e->t->splits[step].regex ? split_by_regex(e, step, p, err) : split(e, step + 1, p, err);
@@ -120,7 +121,8 @@ static enum rc encode_plain(struct encoder *e, struct piece p, struct err *err) 
   size_t at = 0, done = 0;
   while (rc == RC_OK && added_next(&m, &t->normalized, p.text, p.len, &at, done, e->parse_special)) {
     if (m.start > done)
-      rc = split(e, 0, (struct piece){.text = p.text + done, .len = m.start - done, .first = p.first && done == 0}, err);
+      rc =
+          split(e, 0, (struct piece){.text = p.text + done, .len = m.start - done, .first = p.first && done == 0}, err);
     if (rc == RC_OK) rc = encoder_push(e, m.id, err);
     done = m.stop;
   }

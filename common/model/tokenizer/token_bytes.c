@@ -1,4 +1,5 @@
-/* Makes what each token decodes to, once, while loading: the decoder's steps for single tokens are run over its content.
+/* Makes what each token decodes to, once, while loading: the decoder's steps for single tokens are run over its
+ * content.
  *
  * Called by tokenizer_parse when the vocabulary and the decoder were read.  The bytes lie in the tokenizer's arena, or
  * are the content itself where no step changes it; decode.c puts them together. */
@@ -81,7 +82,8 @@ enum rc decoder_fill_bytes(struct tokenizer *t, struct err *err) {
   buf_free(&work[0]);
   buf_free(&work[1]);
   t->short_texts = arena_alloc(&t->arena, (size_t)t->count + 1, sizeof *t->short_texts);
-  if (rc == RC_OK && !t->short_texts) rc = err_set(err, RC_NO_MEMORY, NULL, "the texts of %d tokens were refused memory", t->count);
+  if (rc == RC_OK && !t->short_texts)
+    rc = err_set(err, RC_NO_MEMORY, NULL, "the texts of %d tokens were refused memory", t->count);
   for (int32_t id = 0; id < t->count && rc == RC_OK; id++) fill_short_text(&t->short_texts[id], &t->tokens[id]);
   return rc;
 }

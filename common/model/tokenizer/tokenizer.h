@@ -33,7 +33,8 @@ enum rc tokenizer_check_fits(const struct tokenizer *t, int32_t vocab_size, stru
 /* Appends ids; out is as before on failure.  RC_INVALID when the text is not UTF-8 or a character has no token;
  * RC_TOO_LARGE when this text alone has more than tokens_max tokens.  parse_special: special tokens in the text
  * become their ids; without it they are plain text, and no text becomes a special token.  Added tokens that are not
- * special ("<think>") become their ids either way.  No first token is added (Hugging Face: add_special_tokens=False). */
+ * special ("<think>") become their ids either way.  No first token is added (Hugging Face:
+ * add_special_tokens=False). */
 enum rc tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bool parse_special, size_t tokens_max,
                          struct token_ids *out, struct err *err);
 /* The same for a whole prompt that is not a chat's: special tokens are parsed, and the file's post-processor adds its

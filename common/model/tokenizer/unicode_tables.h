@@ -1,5 +1,5 @@
-/* Where the Unicode of the tokenizers library (0.23) differs from that of PCRE2 10.42 and utf8proc 2.8.  The library has
- * newer tables for patterns, and old ones (Unicode 9) for normal forms and punctuation; ids must be equal on both.
+/* Where the Unicode of the tokenizers library (0.23) differs from that of PCRE2 10.42 and utf8proc 2.8.  The library
+ * has newer tables for patterns, and old ones (Unicode 9) for normal forms and punctuation; ids must be equal on both.
  * Made by tests/golden/tokenizer/make_unicode_tables.py, which asks both sides about every code point.  With newer
  * versions of the two libraries the tables of newer code points are merely not needed any more. */
 #ifndef LEASEHOLD_MODEL_TOKENIZER_UNICODE_TABLES_H

@@ -143,7 +143,8 @@ static enum rc push_unknown(struct encoder *e, const char *text, size_t len, str
   return rc;
 }
 
-/* Turns the links from ends to beginnings round, so that they lead from beginnings to ends; then the tokens in order. */
+/* Turns the links from ends to beginnings round, so that they lead from beginnings to ends; then the tokens in
+ * order. */
 static enum rc push_path(struct encoder *e, const char *word, size_t len, struct err *err) {
   int32_t next = -1; /* where the token that begins at `at` ends */
   for (int32_t at = (int32_t)len; at >= 0;) {

@@ -1,4 +1,5 @@
-/* Methods of texts, dicts, lists and loops.  Those that change their object are refused, as in transformers' sandbox. */
+/* Methods of texts, dicts, lists and loops.  Those that change their object are refused, as in transformers'
+ * sandbox. */
 #include <string.h>
 
 #include <utf8proc.h>

@@ -1,7 +1,7 @@
 /* Parses expressions, by Jinja's grammar.  From loose to tight:
  *
- *   choice (a if b else c), or, and, not, comparison, + -, ~, * / // %, **, sign, then attributes, subscripts and calls,
- *   then filters and tests.
+ *   choice (a if b else c), or, and, not, comparison, + -, ~, * / // %, **, sign, then attributes, subscripts and
+ *   calls, then filters and tests.
  *
  * Left-associative chains are built by loops; only real nesting recurses, and is bounded. */
 #include <string.h>

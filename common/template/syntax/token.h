@@ -33,7 +33,8 @@ struct token_list {
   size_t count, cap;
 };
 
-/* source: UTF-8 whose lines end in \n; it must outlive the tokens, whose values lie in w.  RC_INVALID names the line. */
+/* source: UTF-8 whose lines end in \n; it must outlive the tokens, whose values lie in w.  RC_INVALID names the
+ * line. */
 enum rc lex(struct workspace *w, const char *source, size_t len, struct token_list *out);
 
 #endif

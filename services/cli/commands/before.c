@@ -335,7 +335,8 @@ static void check_round(struct before *b) {
   struct json *answer = NULL;
   if (!(number(b->coordinator, "report.round.samples") > 0) || json_length(json_find(b->server, "pace.steps")) == 0)
     return;
-  if (number(b->coordinator, "report.round.trains") > 0 && isnan(number(b->trainer, "pace.group_us"))) return; /* said above why */
+  if (number(b->coordinator, "report.round.trains") > 0 && isnan(number(b->trainer, "pace.group_us")))
+    return; /* said above why */
   pace_make(b, &pace);
   if (buf_check(&pace, NULL) == RC_OK && ask_coordinator(b, &pace, &answer) == RC_OK) {
     const struct json *round = json_find(answer, "round");

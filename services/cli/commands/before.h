@@ -1,5 +1,5 @@
-/* doctor --model: what the services' programs foresee of a set-up before any of them runs.  *status: the exit status, where
- * rc is RC_OK. */
+/* doctor --model: what the services' programs foresee of a set-up before any of them runs.  *status: the exit status,
+ * where rc is RC_OK. */
 #ifndef LEASEHOLD_CLI_COMMANDS_BEFORE_H
 #define LEASEHOLD_CLI_COMMANDS_BEFORE_H
 

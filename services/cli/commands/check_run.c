@@ -12,7 +12,9 @@
 static void say_prompts(struct findings *f, const char *path, double prompts, double left_out) {
   finding_say(f, left_out > 0 ? FINDING_WARN : FINDING_OK, "%s: %s prompts, every line was read%s%s%s", path,
               show_figure(prompts, 0).text, left_out > 0 ? "; " : "", left_out > 0 ? show_figure(left_out, 0).text : "",
-              left_out > 0 ? " more are too long and left out: a larger prompt_tokens_max takes them, as far as chunk_tokens and --context-max do" : "");
+              left_out > 0 ? " more are too long and left out: a larger prompt_tokens_max takes them, as far as "
+                             "chunk_tokens and --context-max do"
+                           : "");
 }
 
 static void check_datasets(struct findings *f, const struct json *report) {
@@ -21,22 +23,27 @@ static void check_datasets(struct findings *f, const struct json *report) {
   for (int l = 0; l < 2; l++) {
     for (size_t i = 0; i < json_length(lists[l]); i++) {
       const struct json *file = json_at(lists[l], i);
-      say_prompts(f, show_word(file, "path", "?"), json_find_number(file, "prompts"), json_find_number(file, "left_out"));
+      say_prompts(f, show_word(file, "path", "?"), json_find_number(file, "prompts"),
+                  json_find_number(file, "left_out"));
     }
   }
-  for (size_t i = 0; i < json_length(warnings); i++) finding_say(f, FINDING_WARN, "%s", json_word(json_at(warnings, i)));
+  for (size_t i = 0; i < json_length(warnings); i++)
+    finding_say(f, FINDING_WARN, "%s", json_word(json_at(warnings, i)));
 }
 
 static void check_tokenizer(struct findings *f, const struct json *report) {
-  const double texts = json_find_number(report, "tokenizer.texts"), changed = json_find_number(report, "tokenizer.changed");
+  const double texts = json_find_number(report, "tokenizer.texts"),
+               changed = json_find_number(report, "tokenizer.changed");
   if (changed > 0)
-    finding_say(f, FINDING_WARN,
-                "the tokenizer gives %s of the first %s prompts back otherwise than they were, line %s first: the model "
-                "reads other text than the dataset has, so look whether it matters there",
-                show_figure(changed, 0).text, show_figure(texts, 0).text,
-                show_figure(json_find_number(report, "tokenizer.first_line"), 0).text);
+    finding_say(
+        f, FINDING_WARN,
+        "the tokenizer gives %s of the first %s prompts back otherwise than they were, line %s first: the model "
+        "reads other text than the dataset has, so look whether it matters there",
+        show_figure(changed, 0).text, show_figure(texts, 0).text,
+        show_figure(json_find_number(report, "tokenizer.first_line"), 0).text);
   else
-    finding_say(f, FINDING_OK, "the tokenizer gives the first %s prompts back as they were", show_figure(texts, 0).text);
+    finding_say(f, FINDING_OK, "the tokenizer gives the first %s prompts back as they were",
+                show_figure(texts, 0).text);
 }
 
 /* ---- the verifier ---- */
@@ -54,14 +61,16 @@ static const char *form_words(const char *form) {
   return "written in no form that is known here";
 }
 
-static void say_failure(struct findings *f, const struct json *failures, const char *kind, double passed, double judged) {
+static void say_failure(struct findings *f, const struct json *failures, const char *kind, double passed,
+                        double judged) {
   const struct json *first = json_at(failures, 0);
-  finding_say(f, FINDING_FAIL,
-              "the verifier %s gives full marks to %s of the first %s answers of the dataset: line %s has \"%.80s\", which "
-              "earns %s (%.200s); correct the dataset's answers, or name another verifier",
-              kind, show_figure(passed, 0).text, show_figure(judged, 0).text,
-              show_figure(json_find_number(first, "line"), 0).text, show_word(first, "answer", ""),
-              show_figure(json_find_number(first, "reward"), 2).text, show_word(first, "detail", ""));
+  finding_say(
+      f, FINDING_FAIL,
+      "the verifier %s gives full marks to %s of the first %s answers of the dataset: line %s has \"%.80s\", which "
+      "earns %s (%.200s); correct the dataset's answers, or name another verifier",
+      kind, show_figure(passed, 0).text, show_figure(judged, 0).text,
+      show_figure(json_find_number(first, "line"), 0).text, show_word(first, "answer", ""),
+      show_figure(json_find_number(first, "reward"), 2).text, show_word(first, "detail", ""));
 }
 
 static void check_verifier(struct findings *f, const struct json *report) {
@@ -72,17 +81,19 @@ static void check_verifier(struct findings *f, const struct json *report) {
   if (!v) {
     finding_say(f, FINDING_OK, "no verifier is tried: completions are not judged, or by a server of your own");
   } else if (!(judged > 0)) {
-    finding_say(f, FINDING_WARN,
-                "the verifier %s cannot be tried: the first lines of the dataset have no answer; POST /v1/verify tries a "
-                "completion",
-                kind);
+    finding_say(
+        f, FINDING_WARN,
+        "the verifier %s cannot be tried: the first lines of the dataset have no answer; POST /v1/verify tries a "
+        "completion",
+        kind);
   } else if (passed < judged) {
     say_failure(f, json_find(v, "failures"), kind, passed, judged);
   } else if (wrong_passed > 0) {
-    finding_say(f, FINDING_WARN,
-                "the verifier %s gives full marks to %s wrong answers of %s too, so it tells right from wrong badly or not "
-                "at all; name another verifier, or add one as a term",
-                kind, show_figure(wrong_passed, 0).text, show_figure(json_find_number(v, "wrong"), 0).text);
+    finding_say(
+        f, FINDING_WARN,
+        "the verifier %s gives full marks to %s wrong answers of %s too, so it tells right from wrong badly or not "
+        "at all; name another verifier, or add one as a term",
+        kind, show_figure(wrong_passed, 0).text, show_figure(json_find_number(v, "wrong"), 0).text);
   } else {
     finding_say(f, FINDING_OK, "the verifier %s gives full marks to the answers of the first %s lines, %s", kind,
                 show_figure(judged, 0).text, form_words(form));
@@ -103,12 +114,13 @@ static void check_pace(struct findings *f, const struct json *report, const stru
                 samples && isnan(sampling_ms) ? "no server could be measured" : "the trainer has taken no step");
     return;
   }
-  finding_say(f, FINDING_OK,
-              "a round of %s samples of at most %s tokens: at the rates above%s%s%s%s, an estimate if every sample is as "
-              "long as it may be",
-              show_figure(count, 0).text, show_figure(most, 0).text, samples ? " sampling takes up to " : "",
-              samples ? show_duration(sampling_ms).text : "", trains ? " training up to " : "",
-              trains ? show_duration(learning_ms).text : "");
+  finding_say(
+      f, FINDING_OK,
+      "a round of %s samples of at most %s tokens: at the rates above%s%s%s%s, an estimate if every sample is as "
+      "long as it may be",
+      show_figure(count, 0).text, show_figure(most, 0).text, samples ? " sampling takes up to " : "",
+      samples ? show_duration(sampling_ms).text : "", trains ? " training up to " : "",
+      trains ? show_duration(learning_ms).text : "");
 }
 
 void check_report(struct findings *f, const struct json *report) {

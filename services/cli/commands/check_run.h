@@ -1,4 +1,5 @@
-/* doctor's checks of a run's configuration: its datasets, the tokenizer, the verifier, and how long a round may take. */
+/* doctor's checks of a run's configuration: its datasets, the tokenizer, the verifier, and how long a round may
+ * take. */
 #ifndef LEASEHOLD_CLI_COMMANDS_CHECK_RUN_H
 #define LEASEHOLD_CLI_COMMANDS_CHECK_RUN_H
 

@@ -1,7 +1,7 @@
 /* Asks the services what they know of their machines.
  *
- * A service that cannot be asked from here may be fine: it is reached by others.  So that is a warning, which says who would
- * have to reach it. */
+ * A service that cannot be asked from here may be fine: it is reached by others.  So that is a warning, which says who
+ * would have to reach it. */
 #include "services/cli/commands/check_services.h"
 
 #include <inttypes.h>
@@ -39,11 +39,13 @@ bool check_version(struct findings *f, const char *name, const char *page) {
 /* ---- disks and clocks ---- */
 
 void say_disk(struct findings *f, const char *whose, const struct json *answer, const char *flag) {
-  const double sync_ms = json_find_number(answer, "sync_ms"), bytes = json_find_number(answer, "write_bytes_per_second");
+  const double sync_ms = json_find_number(answer, "sync_ms"),
+               bytes = json_find_number(answer, "write_bytes_per_second");
   const bool slow = !(sync_ms <= SYNC_MS_MOST), thin = !(bytes >= WRITE_BYTES_LEAST);
-  finding_say(f, slow || thin ? FINDING_WARN : FINDING_OK, "%s disk (%s) writes %s MB/s and syncs a block in %s ms%s%s%s",
-              whose, show_word(answer, "directory", "?"), show_figure(bytes / MEGA, 0).text,
-              show_figure(sync_ms, 1).text, slow || thin ? ": " : "",
+  finding_say(f, slow || thin ? FINDING_WARN : FINDING_OK,
+              "%s disk (%s) writes %s MB/s and syncs a block in %s ms%s%s%s", whose,
+              show_word(answer, "directory", "?"), show_figure(bytes / MEGA, 0).text, show_figure(sync_ms, 1).text,
+              slow || thin ? ": " : "",
               slow   ? "whatever is acknowledged waits for that; a faster disk under "
               : thin ? "checkpoints will take long; a faster disk under "
                      : "",
@@ -96,8 +98,8 @@ static void check_memory(struct findings *f, const char *name, const char *page)
     const double needed = metric_of(page, where[i][1]), room = metric_of(page, where[i][2]);
     if (!(needed > 0)) continue;
     const bool tight = !(needed <= MEMORY_SHARE_MOST * room);
-    finding_say(f, tight ? FINDING_WARN : FINDING_OK, "%s is sized for %s MB of the %s MB of %s that there were%s", name,
-                show_figure(needed / MEGA, 1).text, show_figure(room / MEGA, 1).text, where[i][0],
+    finding_say(f, tight ? FINDING_WARN : FINDING_OK, "%s is sized for %s MB of the %s MB of %s that there were%s",
+                name, show_figure(needed / MEGA, 1).text, show_figure(room / MEGA, 1).text, where[i][0],
                 tight ? ": requests come on top, so little is left for them; --fit chooses flags that need less" : "");
   }
 }
@@ -110,14 +112,15 @@ static double check_learning(struct findings *f, const char *name, const char *p
                          metric_of(page, "leasehold_trainer_seconds_total{cause=\"compute\"}") +
                          metric_of(page, "leasehold_trainer_seconds_total{cause=\"step\"}");
   if (!(steps > 0 && tokens > 0 && seconds > 0)) {
-    finding_say(f, FINDING_WARN,
-                "%s has taken no step since it was started, so how fast it learns is not known; after a run of one round "
-                "it is",
-                name);
+    finding_say(
+        f, FINDING_WARN,
+        "%s has taken no step since it was started, so how fast it learns is not known; after a run of one round "
+        "it is",
+        name);
     return NAN;
   }
-  finding_say(f, FINDING_OK, "%s learned from %s tokens a second in its %s steps, steps included, checkpoints not", name,
-              show_figure(tokens / seconds, 0).text, show_figure(steps, 0).text);
+  finding_say(f, FINDING_OK, "%s learned from %s tokens a second in its %s steps, steps included, checkpoints not",
+              name, show_figure(tokens / seconds, 0).text, show_figure(steps, 0).text);
   return tokens / seconds;
 }
 
@@ -167,11 +170,15 @@ static bool check_service(struct session *s, struct findings *f, const struct js
   int status = 0;
   const enum rc rc = session_get_text_at(s, url, "/metrics", &page, &status, &err);
   if (rc != RC_OK || status != 200 || !page.data) {
-    finding_say(f, FINDING_WARN,
-                "%s cannot be asked from here at %s (%s), so its machine is not checked; %s must reach it there, or its "
-                "--advertise-url is wrong",
-                name, url, rc != RC_OK ? err.message : status == 401 ? "it has another token" : "it answers otherwise",
-                reached_by(kind));
+    finding_say(
+        f, FINDING_WARN,
+        "%s cannot be asked from here at %s (%s), so its machine is not checked; %s must reach it there, or its "
+        "--advertise-url is wrong",
+        name, url,
+        rc != RC_OK     ? err.message
+        : status == 401 ? "it has another token"
+                        : "it answers otherwise",
+        reached_by(kind));
     buf_free(&page);
     return false;
   }

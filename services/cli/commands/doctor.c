@@ -2,8 +2,8 @@
  *
  *   the coordinator --> its disk and clock --> workers --> each one's machine and pace --> runs --> a run's configuration
  *
- * Before any service runs, with --model, before.c asks their programs instead.  It judges by answers alone; the exit status
- * is that of the worst line. */
+ * Before any service runs, with --model, before.c asks their programs instead.  It judges by answers alone; the exit
+ * status is that of the worst line. */
 #include "services/cli/commands/doctor.h"
 
 #include <math.h>
@@ -22,8 +22,9 @@ static enum rc check_ready(struct session *s, struct findings *f, struct err *er
   int code = 0;
   const enum rc rc = session_get_text(s, "/readyz", &text, &code, err);
   if (rc == RC_OK)
-    finding_say(f, code == 200 ? FINDING_OK : FINDING_FAIL, "the coordinator %s %s", s->coordinator,
-                code == 200 ? "is ready" : "answers, and is not ready: it opens its database, or stops; its log says which");
+    finding_say(
+        f, code == 200 ? FINDING_OK : FINDING_FAIL, "the coordinator %s %s", s->coordinator,
+        code == 200 ? "is ready" : "answers, and is not ready: it opens its database, or stops; its log says which");
   buf_free(&text);
   return rc;
 }
@@ -36,8 +37,8 @@ static enum rc check_room(struct session *s, struct findings *f, struct err *err
       rc == RC_OK && code == 200 && text.data ? metric_of(text.data, "leasehold_database_disk_free_bytes") : NAN;
   const bool low = !(room >= DISK_BYTES_LEAST);
   if (rc == RC_OK)
-    finding_say(f, low ? FINDING_WARN : FINDING_OK, "the database's disk has %s GB left%s", show_figure(room / 1e9, 1).text,
-                low ? ": a full disk stops every run; make room, or move --db" : "");
+    finding_say(f, low ? FINDING_WARN : FINDING_OK, "the database's disk has %s GB left%s",
+                show_figure(room / 1e9, 1).text, low ? ": a full disk stops every run; make room, or move --db" : "");
   if (rc == RC_OK && code == 200 && text.data) check_version(f, "the coordinator", text.data);
   buf_free(&text);
   return rc;
@@ -63,22 +64,26 @@ static void check_worker(struct findings *f, struct pool *p, const struct json *
   }
   if (!isnan(skew_ms)) {
     p->off++;
-    finding_say(f, FINDING_WARN,
-                "%s: its clock is off by %s; its times in the timeline are shifted, those in its log are not: set it by NTP",
-                name, show_duration(fabs(skew_ms)).text);
+    finding_say(
+        f, FINDING_WARN,
+        "%s: its clock is off by %s; its times in the timeline are shifted, those in its log are not: set it by NTP",
+        name, show_duration(fabs(skew_ms)).text);
   }
   if (strcmp(exactness, "invariant") != 0)
     finding_say(f, FINDING_WARN,
-                "%s: its kernels are %s, so rounds are not exact: the same seed may give other weights", name, exactness);
+                "%s: its kernels are %s, so rounds are not exact: the same seed may give other weights", name,
+                exactness);
   if (json_find_number(w, "draining") > 0) finding_say(f, FINDING_WARN, "%s is leaving", name);
 }
 
 static void say_pool(struct findings *f, const struct pool *p) {
   if (p->trainers == 0)
-    finding_say(f, FINDING_FAIL, "no trainer-server is registered: runs would wait for one; start one with --coordinator");
+    finding_say(f, FINDING_FAIL,
+                "no trainer-server is registered: runs would wait for one; start one with --coordinator");
   else
-    finding_say(f, p->holders == 1 ? FINDING_OK : FINDING_FAIL, "%d trainer-server%s, %d of them holds the trainer's place",
-                p->trainers, p->trainers == 1 ? "" : "s", p->holders);
+    finding_say(f, p->holders == 1 ? FINDING_OK : FINDING_FAIL,
+                "%d trainer-server%s, %d of them holds the trainer's place", p->trainers, p->trainers == 1 ? "" : "s",
+                p->holders);
   if (p->generating == 0)
     finding_say(f, FINDING_FAIL,
                 "no generation-server is registered: nothing would be sampled; start one with --coordinator");
@@ -132,7 +137,8 @@ static enum rc services(struct session *s, struct findings *f, struct err *err) 
   enum rc rc = check_ready(s, f, err);
   if (rc == RC_UNAVAILABLE || rc == RC_TIMEOUT) {
     const struct err cause = *err;
-    return err_set(err, rc, NULL, "%.600s; before any service runs: leasehold doctor [FILE] --model FOLDER", cause.message);
+    return err_set(err, rc, NULL, "%.600s; before any service runs: leasehold doctor [FILE] --model FOLDER",
+                   cause.message);
   }
   if (rc == RC_OK) rc = check_room(s, f, err);
   if (rc == RC_OK) check_coordinator_machine(s, f);

@@ -59,7 +59,8 @@ static void print_times(const struct json *r) {
   const double opened = json_find_number(r, "opened_ms"), published = json_find_number(r, "published_ms");
   const double waits = add(r, "trainer.fill_us", "trainer.starved_us"),
                works = add(r, "trainer.logprob_us", "trainer.compute_us");
-  const double samples = json_find_number(r, "generation.compute_us"), starves = json_find_number(r, "generation.starved_us");
+  const double samples = json_find_number(r, "generation.compute_us"),
+               starves = json_find_number(r, "generation.starved_us");
   printf("round %4s  %-10s trainer ", show_figure(json_find_number(r, "round"), 0).text,
          show_duration(published - opened).text);
   show_bar(stdout, works / (works + waits), BAR_WIDTH);

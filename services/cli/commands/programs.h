@@ -1,7 +1,7 @@
 /* Runs the services' programs for what they tell of themselves (--plan), and reads the JSON that they answer.
  *
- * One thread, one program at a time, each with a deadline.  A program is the one beside this command line's own, or else
- * the first of its name on PATH. */
+ * One thread, one program at a time, each with a deadline.  A program is the one beside this command line's own, or
+ * else the first of its name on PATH. */
 #ifndef LEASEHOLD_CLI_COMMANDS_PROGRAMS_H
 #define LEASEHOLD_CLI_COMMANDS_PROGRAMS_H
 

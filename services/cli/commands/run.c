@@ -83,7 +83,8 @@ enum rc run_show(struct session *s, int *status, struct err *err) {
            show_figure(json_find_number(run, "totals.trained_tokens"), 0).text,
            show_figure(json_find_number(run, "totals.tokens_per_second"), 0).text);
     printf("  so far %s", show_duration(json_find_number(run, "totals.rl_wall_ms")).text);
-    if (json_find_number(run, "eta_ms") > 0) printf(", left about %s", show_duration(json_find_number(run, "eta_ms")).text);
+    if (json_find_number(run, "eta_ms") > 0)
+      printf(", left about %s", show_duration(json_find_number(run, "eta_ms")).text);
     printf("\n");
     printf("  the trainer waited %s of its time, slots were empty %s of theirs\n",
            show_figure(json_find_number(run, "totals.trainer_waiting_ratio"), 3).text,
@@ -126,10 +127,11 @@ enum rc run_compare(struct session *s, int *status, struct err *err) {
     const double low = json_find_number(answer, "low"), high = json_find_number(answer, "high");
     printf("%s: %s   %s: %s   over %s problems of both\n", s->words[0],
            show_figure(json_find_number(answer, "a.value"), 4).text, s->words[1],
-           show_figure(json_find_number(answer, "b.value"), 4).text, show_figure(json_find_number(answer, "problems"), 0).text);
+           show_figure(json_find_number(answer, "b.value"), 4).text,
+           show_figure(json_find_number(answer, "problems"), 0).text);
     printf("difference %s, 95 of 100 lie between %s and %s, p = %s: %s\n",
-           show_figure(json_find_number(answer, "difference"), 4).text, show_figure(low, 4).text, show_figure(high, 4).text,
-           show_figure(json_find_number(answer, "p_value"), 4).text,
+           show_figure(json_find_number(answer, "difference"), 4).text, show_figure(low, 4).text,
+           show_figure(high, 4).text, show_figure(json_find_number(answer, "p_value"), 4).text,
            low > 0    ? "the second is better"
            : high < 0 ? "the first is better"
                       : "neither is better");

@@ -1,7 +1,7 @@
 /* One use of the command line: its flags, its connection, and the calls that it makes.
  *
- * One thread.  session_get and its like give the parsed answer, freed by the caller; an answer from 400 on is an error with the
- * coordinator's own sentence.  RC_UNAVAILABLE and RC_TIMEOUT: nobody answered. */
+ * One thread.  session_get and its like give the parsed answer, freed by the caller; an answer from 400 on is an error
+ * with the coordinator's own sentence.  RC_UNAVAILABLE and RC_TIMEOUT: nobody answered. */
 #ifndef LEASEHOLD_CLI_COMMANDS_SESSION_H
 #define LEASEHOLD_CLI_COMMANDS_SESSION_H
 

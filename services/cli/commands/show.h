@@ -12,8 +12,8 @@ struct figure_text {
 };
 struct figure_text show_figure(double value, int decimals); /* "-" for NaN */
 struct figure_text show_duration(double ms);                /* "350 ms", "12.3 s", "4 min 10 s", "2 h 5 min" */
-/* What a model has written, or a peer has called itself: control characters, and bytes that are no UTF-8, are shown and not
- * obeyed. */
+/* What a model has written, or a peer has called itself: control characters, and bytes that are no UTF-8, are shown and
+ * not obeyed. */
 void show_text(FILE *out, const char *text, size_t len);
 /* width columns, `share` of them filled. */
 void show_bar(FILE *out, double share, int width);

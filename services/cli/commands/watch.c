@@ -1,6 +1,7 @@
 /* run watch: asks for done rounds and the run's state until it has ended.
  *
- * On a terminal the last line is a progress bar that is drawn over; elsewhere every round is a line, and nothing else. */
+ * On a terminal the last line is a progress bar that is drawn over; elsewhere every round is a line, and nothing
+ * else. */
 #include "services/cli/commands/watch.h"
 
 #include <math.h>
@@ -16,8 +17,9 @@ static void print_round(const struct json *r) {
   printf("round %4s  reward %-8s loss %-10s entropy %-7s length %-7s groups %s+%s  %s\n",
          show_figure(json_find_number(r, "round"), 0).text, show_figure(json_find_number(r, "reward_mean"), 4).text,
          show_figure(json_find_number(r, "loss"), 5).text, show_figure(json_find_number(r, "entropy"), 4).text,
-         show_figure(json_find_number(r, "completion_tokens_mean"), 1).text, show_figure(json_find_number(r, "groups"), 0).text,
-         show_figure(json_find_number(r, "filtered"), 0).text, show_duration(json_find_number(r, "window_ms")).text);
+         show_figure(json_find_number(r, "completion_tokens_mean"), 1).text,
+         show_figure(json_find_number(r, "groups"), 0).text, show_figure(json_find_number(r, "filtered"), 0).text,
+         show_duration(json_find_number(r, "window_ms")).text);
   if (json_find_number(r, "exact") == 0) printf("            not exact: %s\n", show_word(r, "inexact_reason", ""));
 }
 

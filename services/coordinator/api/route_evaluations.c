@@ -43,10 +43,11 @@ static enum rc evaluation_find(struct store *s, struct evaluation *e, const char
 static enum rc set_find(struct store *s, struct evaluation *e, const char *name, const char *field, struct err *err) {
   struct rows q;
   bool row = false;
-  enum rc rc = store_query(s, &q, err,
-                           "SELECT number, name FROM evaluation_sets WHERE run = ?1 AND round = ?2 AND (?3 IS NULL OR name "
-                           "= ?3) ORDER BY number LIMIT 1",
-                           BINDS(b_int(e->run), b_int(e->round), b_text(name)));
+  enum rc rc =
+      store_query(s, &q, err,
+                  "SELECT number, name FROM evaluation_sets WHERE run = ?1 AND round = ?2 AND (?3 IS NULL OR name "
+                  "= ?3) ORDER BY number LIMIT 1",
+                  BINDS(b_int(e->run), b_int(e->round), b_text(name)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
     e->set = rows_int(&q, 0);
@@ -122,8 +123,9 @@ static enum rc value_read(const struct comparison *c, const struct rows *q, doub
   if (c->figure == FIGURE_MAJORITY && rows_null(q, 4))
     return err_set(err, RC_INVALID, "figure", "a set has no majority: expected accuracy or pass@K");
   if (c->figure == FIGURE_PASS && c->k > samples)
-    return err_set(err, RC_INVALID, "figure", "a problem has %lld samples: expected pass@K with a K up to that, got %lld",
-                   (long long)samples, (long long)c->k);
+    return err_set(err, RC_INVALID, "figure",
+                   "a problem has %lld samples: expected pass@K with a K up to that, got %lld", (long long)samples,
+                   (long long)c->k);
   *out = c->figure == FIGURE_MAJORITY ? rows_real(q, 4)
          : c->figure == FIGURE_PASS   ? pass_at_k(samples, passed, c->k)
                                       : mean_reward(q, 5);
@@ -137,17 +139,18 @@ static int by_content(const void *x, const void *y) {
 }
 
 /* Sorted by content; problems that are there twice by their lines. */
-static enum rc problems_read(struct store *s, const struct comparison *c, const struct evaluation *e, struct problems *out,
-                             struct arena *arena, struct err *err) {
+static enum rc problems_read(struct store *s, const struct comparison *c, const struct evaluation *e,
+                             struct problems *out, struct arena *arena, struct err *err) {
   struct rows q;
   struct digest content;
   bool row;
   out->items = arena_alloc(arena, LIMIT_GROUPS_PER_ROUND, sizeof *out->items);
   if (!out->items) return err_set(err, RC_NO_MEMORY, NULL, "a comparison was refused memory");
-  enum rc rc = store_query(s, &q, err,
-                           "SELECT content, item, samples, passed, majority, rewards FROM evaluation_items WHERE run = ?1 "
-                           "AND round = ?2 AND number = ?3 LIMIT ?4",
-                           BINDS(b_int(e->run), b_int(e->round), b_int(e->set), b_int(LIMIT_GROUPS_PER_ROUND)));
+  enum rc rc =
+      store_query(s, &q, err,
+                  "SELECT content, item, samples, passed, majority, rewards FROM evaluation_items WHERE run = ?1 "
+                  "AND round = ?2 AND number = ?3 LIMIT ?4",
+                  BINDS(b_int(e->run), b_int(e->round), b_int(e->set), b_int(LIMIT_GROUPS_PER_ROUND)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     struct problem *p = &out->items[out->count++];
     rows_digest(&q, 0, &content);
@@ -197,8 +200,8 @@ static enum rc pairs_check(const struct comparison *c, const struct pairs *p, st
                  (long long)(COMPARE_DRAWS_MAX / p->count), (long long)p->count, (long long)c->resamples);
 }
 
-static enum rc side_write(struct store *s, struct json_writer *w, const char *key, const struct evaluation *e, double value,
-                          struct err *err) {
+static enum rc side_write(struct store *s, struct json_writer *w, const char *key, const struct evaluation *e,
+                          double value, struct err *err) {
   struct rows q;
   struct digest digest = {{0}};
   char hex[DIGEST_HEX_MAX];
@@ -248,7 +251,8 @@ static enum rc comparison_write(struct store *s, struct json_writer *w, const st
   return rc;
 }
 
-static enum rc compare(struct store *s, struct json_writer *w, struct comparison *c, struct arena *arena, struct err *err) {
+static enum rc compare(struct store *s, struct json_writer *w, struct comparison *c, struct arena *arena,
+                       struct err *err) {
   struct problems a = {0}, b = {0};
   struct pairs p = {0};
   enum rc rc = problems_read(s, c, &c->a, &a, arena, err);

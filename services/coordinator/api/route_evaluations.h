@@ -3,8 +3,8 @@
  *
  *   a: r1.5, b: r2.0 --their items, paired by content--> differences --evaluation/bootstrap.h--> interval, p value
  *
- * HTTP threads on a reader's snapshot.  Both answer from the items that are kept when rollouts are dropped.  A comparison's
- * work is bounded: COMPARE_DRAWS_MAX drawn problems in all, more are refused.  Reads only. */
+ * HTTP threads on a reader's snapshot.  Both answer from the items that are kept when rollouts are dropped.  A
+ * comparison's work is bounded: COMPARE_DRAWS_MAX drawn problems in all, more are refused.  Reads only. */
 #ifndef LEASEHOLD_COORDINATOR_API_ROUTE_EVALUATIONS_H
 #define LEASEHOLD_COORDINATOR_API_ROUTE_EVALUATIONS_H
 

@@ -55,7 +55,8 @@ void handle_lease_poll(struct http_request *r, void *context) {
   struct err err = {0};
   struct command *cmd = command_for(r, poll_execute, sizeof(struct lease_request));
   struct lease_request *p = cmd ? cmd->message : NULL;
-  if (cmd) cmd->patient = cmd->urgent = true; /* servers ask before their slots are free; poll_execute knows the exception */
+  if (cmd) cmd->patient = cmd->urgent = true; /* servers ask before their slots are free; poll_execute knows the
+                                               * exception */
   enum rc rc = http_body_json(r, &body, &err);
   if (rc == RC_OK && p) rc = lease_request_decode(p, body, &cmd->arena, &err);
   if (rc == RC_OK && p && (p->wait_ms < 0 || p->wait_ms > LIMIT_WAIT_MS_MAX)) {

@@ -1,9 +1,9 @@
 /* Answers GET / and GET /page/{file}: the page's files, and Chart.js from where its package lies.
  *
  * These routes are open: the files hold no data, and a browser that has no token yet must be able to ask for one.  What
- * the page shows comes from the routes under /v1, with the token.  The policy sent with every file lets the browser load
- * from here only, run no script that is not one of these files, and make no markup out of text: what a model has sampled
- * stays text whatever it says. */
+ * the page shows comes from the routes under /v1, with the token.  The policy sent with every file lets the browser
+ * load from here only, run no script that is not one of these files, and make no markup out of text: what a model has
+ * sampled stays text whatever it says. */
 #include "services/coordinator/api/route_page.h"
 
 #include <stdio.h>

@@ -3,7 +3,8 @@
  *   poll --> sealed groups without a reference: passes at once
  *        --> else parked by the writer until a group is sealed, or answered empty when wait_ms is over
  *   result --> the pass exists (404), its fence and worker are the sender's (409, 403); a repeat is 200; the epoch (409);
- *              it still stands (410, 409); computed by version 0's weights (409); a number for every trained token (422)
+ *              it still stands (410, 409); computed by version 0's weights (409); a number for every trained token
+ *          (422)
  *          --> stored in one fsynced transaction
  *
  * Previous hop of a rollout: pool/passes.c.  Next: rounds/batch_passes.c, once the result is in. */
@@ -80,7 +81,8 @@ enum rc pass_poll_execute(struct core *c, struct command *cmd, struct err *err) 
   if (rc == RC_OK && reference.has && !core_orphaned(c, cmd))
     rc = passes_grant(c, w, &reference, m->groups_max, granted, &count, err);
   if (count > 0) w->used = true;
-  for (int i = 0; i < count && rc == RC_OK; i++) rc = pass_describe(&passes[i], c, &reference, &granted[i], &arena, err);
+  for (int i = 0; i < count && rc == RC_OK; i++)
+    rc = pass_describe(&passes[i], c, &reference, &granted[i], &arena, err);
   if (rc == RC_OK && (count || c->now_ms >= cmd->due_ms)) {
     const struct pass_answer answer = {.epoch = c->epoch, .passes = passes, .pass_count = (size_t)count};
     pass_answer_encode(&answer, &cmd->body);
@@ -122,11 +124,13 @@ static enum rc check_weights(struct core *c, const struct pass_row *p, const str
   if (rc != RC_OK || digest_equal(&expected, &m->weights_digest)) return rc;
   digest_hex(ours, &expected);
   digest_hex(theirs, &m->weights_digest);
-  return err_set(err, RC_CONFLICT, "weights_digest", "the reference of run %s has digest %.12s, this was computed by %.12s",
-                 id_run(p->run).text, ours, theirs);
+  return err_set(err, RC_CONFLICT, "weights_digest",
+                 "the reference of run %s has digest %.12s, this was computed by %.12s", id_run(p->run).text, ours,
+                 theirs);
 }
 
-/* Every sample of the group, in order, with a number for every trained token; *out: all of them, one after the other. */
+/* Every sample of the group, in order, with a number for every trained token; *out: all of them, one after the
+ * other. */
 static enum rc check_samples(struct json_f32s *out, struct core *c, const struct pass_row *p,
                              const struct pass_result *m, struct arena *arena, struct err *err) {
   const struct group_key key = {p->run, p->round, p->group};
@@ -187,8 +191,8 @@ enum rc pass_result_execute(struct core *c, struct command *cmd, struct err *err
   pass_result_digest(&content, m);
   const struct lease_result_answer answer = {.repeated = p.has_content && digest_equal(&content, &p.content)};
   if (p.has_content && !answer.repeated) {
-    rc = journal_incident(c, p.run, "nondeterminism", cmd->id, "a second result with other content than the accepted one",
-                          err);
+    rc = journal_incident(c, p.run, "nondeterminism", cmd->id,
+                          "a second result with other content than the accepted one", err);
     if (rc != RC_OK) return rc;
     cmd->refused = true; /* and the incident is kept */
     err_set(&cmd->err, RC_CONFLICT, "samples", "pass %.100s has an accepted result with other content", cmd->id);

@@ -67,13 +67,15 @@ static size_t stop_text_end(const struct run_context *x, const struct sample_res
   return 0;
 }
 
-/* Does the sample end with a stop token, or with a stop text that its last token completes?  text_end: stop_text_end. */
+/* Does the sample end with a stop token, or with a stop text that its last token completes?  text_end:
+ * stop_text_end. */
 static bool has_stopped(const struct run_context *x, const struct sample_result *s, size_t text_end) {
   const size_t n = s->token_ids.count;
   return n > 0 && (is_stop(x, s->token_ids.items[n - 1]) || text_end == n);
 }
 
-/* Over the longest part of a result, so by loops that a compiler turns into vectors: so many at once, and no way out. */
+/* Over the longest part of a result, so by loops that a compiler turns into vectors: so many at once, and no way
+ * out. */
 enum { IDS_AT_ONCE = 32 };
 
 static bool ids_below(const int32_t *ids, size_t n, uint32_t end) {
@@ -169,8 +171,8 @@ static enum rc check_spans(const struct lease_row *l, const struct sample_result
   return RC_OK;
 }
 
-/* The weights that the server has loaded are the lease's or, in `inflight`, those of a published version that the lease is
- * valid for.  *newest: the version that no token can be newer than. */
+/* The weights that the server has loaded are the lease's or, in `inflight`, those of a published version that the lease
+ * is valid for.  *newest: the version that no token can be newer than. */
 static enum rc check_loaded(struct core *c, const struct lease_row *l, const struct lease_result *m, int64_t *newest,
                             struct err *err) {
   *newest = l->version_max;
@@ -236,18 +238,20 @@ static void finish_by_last_token(const struct run_context *x, const struct group
 #define OF_SAMPLE " WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND sample = ?4"
 
 /* Who drew the first tokens of a sample that goes on elsewhere: a check must not blame its next holder for them. */
-static enum rc note_handed_back(struct core *c, const struct lease_row *l, const struct sample_result *s, struct err *err) {
+static enum rc note_handed_back(struct core *c, const struct lease_row *l, const struct sample_result *s,
+                                struct err *err) {
   if (!run_checks_samples(&c->context->config) || s->token_ids.count == 0) return RC_OK;
-  return store_exec(c->store, err,
-                    "INSERT OR IGNORE INTO handed_back (run, round, group_ordinal, sample, tokens, worker) VALUES (?1, ?2, "
-                    "?3, ?4, ?5, ?6)",
-                    BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample),
-                          b_int((int64_t)s->token_ids.count), b_int(l->worker)));
+  return store_exec(
+      c->store, err,
+      "INSERT OR IGNORE INTO handed_back (run, round, group_ordinal, sample, tokens, worker) VALUES (?1, ?2, "
+      "?3, ?4, ?5, ?6)",
+      BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample), b_int((int64_t)s->token_ids.count),
+            b_int(l->worker)));
 }
 
 /* Tokens that were handed back earlier must be the beginning of those that come now; else one of the two servers
- * computed something else, and all that comes now is the later one's.  *shorter: this holder hands back fewer of them than
- * were kept, because it never came to the sample. */
+ * computed something else, and all that comes now is the later one's.  *shorter: this holder hands back fewer of them
+ * than were kept, because it never came to the sample. */
 static enum rc compare_partial(struct core *c, const struct lease_row *l, const struct sample_result *s, bool *shorter,
                                struct arena *arena, struct err *err) {
   struct rows q;
@@ -255,10 +259,11 @@ static enum rc compare_partial(struct core *c, const struct lease_row *l, const 
   size_t len = 0, kept = 0;
   const size_t came = s->token_ids.count;
   int32_t *ids = NULL;
-  enum rc rc = store_query(c->store, &q, err,
-                           "SELECT token_ids, length(logprobs) FROM rollouts WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND "
-                           "sample = ?4 AND partial = 1",
-                           BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample)));
+  enum rc rc = store_query(
+      c->store, &q, err,
+      "SELECT token_ids, length(logprobs) FROM rollouts WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND "
+      "sample = ?4 AND partial = 1",
+      BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample)));
   *shorter = false;
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
@@ -283,7 +288,8 @@ static bool has_plain_segments(const struct sample_result *s) {
   return s->segment_count == 0 || (s->segment_count == 1 && s->segments[0].loss_mask);
 }
 
-/* Of samples that take several versions only a finished one can be plain: samples.version_first tells which one it is of. */
+/* Of samples that take several versions only a finished one can be plain: samples.version_first tells which one it is
+ * of. */
 static bool has_plain_spans(const struct core *c, const struct lease_row *l, const struct sample_result *s) {
   if (s->span_count != 1 || !s->spans[0].fresh) return s->span_count == 0;
   return c->context->config.mode == MODE_INFLIGHT ? s->finish != FINISH_ABORT : s->spans[0].version == l->version_min;
@@ -324,11 +330,12 @@ static enum rc store_parts(struct core *c, const struct lease_row *l, const stru
   }
   if (rc == RC_OK) rc = store_segments(c, l, s, err);
   for (size_t i = 0; i < s->span_count && rc == RC_OK && !has_plain_spans(c, l, s); i++) {
-    rc = store_exec(c->store, err,
-                    "INSERT INTO spans (run, round, group_ordinal, sample, start, count, version, fresh) VALUES (?1, ?2, "
-                    "?3, ?4, ?5, ?6, ?7, ?8)",
-                    BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample), b_int(s->spans[i].start),
-                          b_int(s->spans[i].count), b_int(s->spans[i].version), b_int(s->spans[i].fresh)));
+    rc = store_exec(
+        c->store, err,
+        "INSERT INTO spans (run, round, group_ordinal, sample, start, count, version, fresh) VALUES (?1, ?2, "
+        "?3, ?4, ?5, ?6, ?7, ?8)",
+        BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample), b_int(s->spans[i].start),
+              b_int(s->spans[i].count), b_int(s->spans[i].version), b_int(s->spans[i].fresh)));
   }
   return rc;
 }
@@ -345,7 +352,8 @@ static enum rc store_rollout(struct core *c, const struct lease_row *l, const st
   rc = token_bytes_pack(&ids, &ids_len, s->token_ids.items, s->token_ids.count, c->context->vocabulary, arena, err);
   if (rc != RC_OK) return rc;
 #define ROLLOUT_VALUES                                                                                                 \
-  "INTO rollouts (run, round, group_ordinal, sample, partial, token_ids, logprobs, text) VALUES (?1, ?2, ?3, ?4, ?5, ?6, " \
+  "INTO rollouts (run, round, group_ordinal, sample, partial, token_ids, logprobs, text) VALUES (?1, ?2, ?3, ?4, ?5, " \
+  "?6, "                                                                                                               \
   "?7, ?8)"
   /* a row that nothing can be in the place of is not looked for, and cannot fail halfway */
   rc = store_exec(c->store, err, again ? "INSERT OR REPLACE " ROLLOUT_VALUES : "INSERT " ROLLOUT_VALUES,
@@ -529,7 +537,8 @@ static enum rc group_look_up(struct readers *readers, const char *lease, uint64_
   enum rc rc = readers_take_newest(readers, &s, err);
   if (rc != RC_OK) return rc;
   rc = store_query(s, &q, err,
-                   "SELECT g.answer, g.extra, g.max_new_tokens, g.evaluation_set FROM leases l JOIN groups g ON g.run = l.run AND g.round = l.round AND "
+                   "SELECT g.answer, g.extra, g.max_new_tokens, g.evaluation_set FROM leases l JOIN groups g ON g.run "
+                   "= l.run AND g.round = l.round AND "
                    "g.ordinal = l.group_ordinal WHERE l.id = ?1 AND l.fence = ?2 AND l.run = ?3 AND l.state "
                    "= " SQL_LEASE_GRANTED,
                    BINDS(b_text(lease), b_int(fence <= INT64_MAX ? (int64_t)fence : -1), b_int(run)));

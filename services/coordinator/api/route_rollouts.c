@@ -1,4 +1,5 @@
-/* Answers the routes that show what was sampled: a round, a search over all rounds, one group, and how samples are spread. */
+/* Answers the routes that show what was sampled: a round, a search over all rounds, one group, and how samples are
+ * spread. */
 #include "services/coordinator/api/route_rollouts.h"
 
 #include <math.h>
@@ -119,16 +120,16 @@ static enum rc rollouts_write(struct store *s, struct json_writer *w, const stru
   struct reward_terms terms = {0};
   int64_t terms_of = INT64_MIN; /* the evaluation's set that they are of, -1 of training */
   bool row;
-  enum rc rc =
-      store_query(s, &q, err,
-                  "SELECT s.group_ordinal, s.sample, g.purpose, g.prompt, g.answer, o.text, o.token_ids, g.prompt_ids, "
-                  "s.reward, s.advantage, s.well_formed, s.detail, s.worker, s.version_first,"
-                  " s.fence, s.finish, g.state, o.logprobs, s.term_values, g.evaluation_set FROM samples s JOIN groups g "
-                  "ON g.run = s.run AND g.round = s.round AND g.ordinal = s.group_ordinal"
-                  " JOIN rollouts o ON o.run = s.run AND o.round = s.round AND o.group_ordinal = s.group_ordinal AND "
-                  "o.sample = s.sample"
-                  " WHERE s.run = ?1 AND s.round = ?2 AND s.state = ?3 ORDER BY s.group_ordinal, s.sample LIMIT ?4",
-                  BINDS(b_int(run), b_int(round), b_int(SAMPLE_DONE), b_int(limit)));
+  enum rc rc = store_query(
+      s, &q, err,
+      "SELECT s.group_ordinal, s.sample, g.purpose, g.prompt, g.answer, o.text, o.token_ids, g.prompt_ids, "
+      "s.reward, s.advantage, s.well_formed, s.detail, s.worker, s.version_first,"
+      " s.fence, s.finish, g.state, o.logprobs, s.term_values, g.evaluation_set FROM samples s JOIN groups g "
+      "ON g.run = s.run AND g.round = s.round AND g.ordinal = s.group_ordinal"
+      " JOIN rollouts o ON o.run = s.run AND o.round = s.round AND o.group_ordinal = s.group_ordinal AND "
+      "o.sample = s.sample"
+      " WHERE s.run = ?1 AND s.round = ?2 AND s.state = ?3 ORDER BY s.group_ordinal, s.sample LIMIT ?4",
+      BINDS(b_int(run), b_int(round), b_int(SAMPLE_DONE), b_int(limit)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     const int64_t set = rows_null(&q, V_SET) ? -1 : rows_int(&q, V_SET);
     if (set != terms_of) rc = reward_terms_read(&terms, s, run, set, err);
@@ -199,7 +200,8 @@ static enum rc query_number(const struct http_request *r, const char *name, doub
   if (text == NULL) return RC_OK;
   *out = strtod(text, &end);
   if (end != text && *end == '\0' && fabs(*out) <= REWARD_MAX) return RC_OK;
-  return err_set(err, RC_INVALID, name, "%s: a number from -1e300 to 1e300 was expected, but \"%.64s\" came", name, text);
+  return err_set(err, RC_INVALID, name, "%s: a number from -1e300 to 1e300 was expected, but \"%.64s\" came", name,
+                 text);
 }
 
 /* One of so many words; NULL when it is absent. */
@@ -232,7 +234,8 @@ static enum rc query_text(const struct http_request *r, const char **out, struct
   const size_t characters = text ? utf8_characters(text, strlen(text)) : 0;
   *out = characters > 0 ? text : NULL;
   if (characters <= TEXT_CHARACTERS_MAX) return RC_OK;
-  return err_set(err, RC_INVALID, "text", "text: at most %d characters were expected, %zu came", TEXT_CHARACTERS_MAX, characters);
+  return err_set(err, RC_INVALID, "text", "text: at most %d characters were expected, %zu came", TEXT_CHARACTERS_MAX,
+                 characters);
 }
 
 static enum rc samples_query(const struct http_request *r, struct sample_query *q, struct err *err) {
@@ -301,7 +304,8 @@ void handle_get_group(struct http_request *r, void *context) {
   struct run_context *x = rounds_context_keep(context);
   struct shown_tokenizer *shown = rc == RC_OK && !x ? shown_tokenizer_take(context) : NULL;
   if (rc == RC_OK) rc = readers_take(readers, &s, &err);
-  if (rc == RC_OK) rc = group_write(s, &w, &g, from, limit, x ? x->tokenizer : shown_tokenizer_get(shown), ROLLOUTS_BYTES_MAX, &err);
+  if (rc == RC_OK)
+    rc = group_write(s, &w, &g, from, limit, x ? x->tokenizer : shown_tokenizer_get(shown), ROLLOUTS_BYTES_MAX, &err);
   readers_give(readers, s);
   shown_tokenizer_give(shown);
   run_context_release(x);

@@ -129,7 +129,8 @@ void handle_post_run(struct http_request *r, void *context) {
   enum rc rc = http_body_json(r, &body, &err);
   if (rc == RC_OK && cmd) rc = post_run_decode(c, cmd->message, body, &cmd->arena, &err);
   if (rc == RC_OK && cmd)
-    rc = reward_hosts_check(core_options(c)->reward_hosts, &((const struct post_run *)cmd->message)->config.verifier, &err);
+    rc = reward_hosts_check(core_options(c)->reward_hosts, &((const struct post_run *)cmd->message)->config.verifier,
+                            &err);
   if (rc == RC_OK && cmd) rc = post_run_check(c, cmd->message, &err);
   if (rc == RC_OK) {
     core_submit(c, r, cmd, CORE_ANSWER_MS);

@@ -22,8 +22,9 @@ struct verify_sample {
 
 static enum rc request_read(struct verify_request *m, const struct json *body, struct arena *arena, struct err *err) {
   const struct json *verifier = NULL;
-  const struct json_field fields[] = {{.name = "verifier", .kind = FIELD_VALUE, .target = &verifier, .required = true},
-                                      {.name = "samples", .kind = FIELD_VALUE, .target = &m->samples, .required = true}};
+  const struct json_field fields[] = {
+      {.name = "verifier", .kind = FIELD_VALUE, .target = &verifier, .required = true},
+      {.name = "samples", .kind = FIELD_VALUE, .target = &m->samples, .required = true}};
   reward_rule_of(&m->rule, VERIFIER_NUMERIC);
   enum rc rc = json_fields(body, fields, 2, UNKNOWN_REFUSED, arena, err);
   if (rc != RC_OK) return rc;
@@ -33,8 +34,10 @@ static enum rc request_read(struct verify_request *m, const struct json *body, s
     return rc;
   }
   if (reward_remote_terms(&m->rule) > 0)
-    return err_set(err, RC_INVALID, "verifier.kind", "kind 'http' is answered by its server, and asked about in runs: send that one a request to try it");
-  if (json_type_of(m->samples) == JSON_ARRAY && json_length(m->samples) >= 1 && json_length(m->samples) <= SAMPLES_MAX) return RC_OK;
+    return err_set(err, RC_INVALID, "verifier.kind",
+                   "kind 'http' is answered by its server, and asked about in runs: send that one a request to try it");
+  if (json_type_of(m->samples) == JSON_ARRAY && json_length(m->samples) >= 1 && json_length(m->samples) <= SAMPLES_MAX)
+    return RC_OK;
   return err_set(err, RC_INVALID, "samples", "expected an array of 1 to %d samples", SAMPLES_MAX);
 }
 
@@ -54,13 +57,19 @@ static void verdict_write(struct json_writer *w, const struct reward_rule *rule,
   json_array_end(w);
 }
 
-static enum rc sample_judge(struct json_writer *w, const struct reward_rule *rule, const struct json *sample, struct arena *arena, struct err *err) {
+static enum rc sample_judge(struct json_writer *w, const struct reward_rule *rule, const struct json *sample,
+                            struct arena *arena, struct err *err) {
   struct verify_sample s = {.answer = "", .tokens_max = LIMIT_NEW_TOKENS};
   struct buf extra = BUF_INIT;
   struct json_writer e;
   struct err fault = {0};
   const struct json_field fields[] = {
-      {.name = "completion", .kind = FIELD_TEXT, .target = &s.completion, .required = true, .min = 0, .max = LIMIT_DATASET_LINE_BYTES},
+      {.name = "completion",
+       .kind = FIELD_TEXT,
+       .target = &s.completion,
+       .required = true,
+       .min = 0,
+       .max = LIMIT_DATASET_LINE_BYTES},
       {.name = "answer", .kind = FIELD_STRING, .target = &s.answer, .min = 0, .max = ANSWER_MAX},
       {.name = "tokens", .kind = FIELD_I32, .target = &s.tokens, .min = 0, .max = LIMIT_NEW_TOKENS},
       {.name = "max_new_tokens", .kind = FIELD_I32, .target = &s.tokens_max, .min = 1, .max = LIMIT_NEW_TOKENS}};

@@ -10,7 +10,8 @@
 #include "services/coordinator/pool/workers.h"
 #include "services/coordinator/writer/core.h"
 
-/* The announcement must come from the live trainer that holds the place, under its fence: any other's is a zombie's (I9). */
+/* The announcement must come from the live trainer that holds the place, under its fence: any other's is a zombie's
+ * (I9). */
 static enum rc check_announcer(struct core *c, const struct command *cmd, struct err *err) {
   const struct version_announce *m = cmd->message;
   struct live_worker *w;

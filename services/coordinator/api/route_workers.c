@@ -59,8 +59,10 @@ enum rc register_execute(struct core *c, struct command *cmd, struct err *err) {
   enum rc rc = owner_may_take(c, cmd, m->kind, m->name, err);
   if (rc == RC_OK && old) rc = owner_check(c, cmd, old, err);
   if (rc == RC_OK && !(old && old->origin == origin) && workers_share_full(c, origin))
-    rc = err_set(err, RC_FULL, NULL, "%d workers are registered already, most of them from this address with this token: the "
-                 "other places of --workers-max are kept for others", c->pool->worker_count);
+    rc = err_set(err, RC_FULL, NULL,
+                 "%d workers are registered already, most of them from this address with this token: the "
+                 "other places of --workers-max are kept for others",
+                 c->pool->worker_count);
   if (rc == RC_OK && old)
     rc = worker_end(c, old, trains ? "it registered again" : "its name was registered again", err);
   if (rc == RC_OK) rc = owners_prune(c, m->kind, m->name, err);
@@ -75,7 +77,8 @@ enum rc register_execute(struct core *c, struct command *cmd, struct err *err) {
     rc = store_exec(
         c->store, err,
         "INSERT INTO workers (name, kind, url, slots, epoch, fence, live, registered_ms, seen_ms, exactness, fabric, "
-        "fabric_kind, fabric_place, identity, owner, push_token, device) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, ?7, ?7, ?8, ?9, "
+        "fabric_kind, fabric_place, identity, owner, push_token, device) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, ?7, ?7, "
+        "?8, ?9, "
         "?10, ?11, ?12, ?13, ?14, ?15)",
         BINDS(b_text(m->name), b_int((int64_t)m->kind), b_text(m->url), b_int(m->slots), b_int((int64_t)c->epoch),
               b_int(fence), b_int(c->wall_ms), b_int((int64_t)m->exactness), b_text(m->fabric.name),
@@ -197,7 +200,8 @@ enum rc heartbeat_execute(struct core *c, struct command *cmd, struct err *err) 
     if (rc == RC_OK) rc = leases_note_progress(c, w, m->tokens_sampled, m->lease_count > 0, err);
   }
   if (rc == RC_OK && w->kind == WORKER_PREPROCESS) {
-    if (m->has_loaded && !digest_equal(&w->reference, &m->loaded_digest)) c->passes_due = true; /* it may have more now */
+    if (m->has_loaded && !digest_equal(&w->reference, &m->loaded_digest))
+      c->passes_due = true; /* it may have more now */
     w->reference = m->has_loaded ? m->loaded_digest : (struct digest){0};
     rc = intervals_beat(c, w->id, ACTOR_PREPROCESS, m->intervals, m->interval_count, NULL, err);
   }
@@ -313,8 +317,10 @@ void handle_get_workers(struct http_request *r, void *context) {
         ") + (SELECT count(*) FROM passes p JOIN groups g ON g.run = p.run AND g.round = p.round AND g.ordinal = "
         "p.group_ordinal WHERE p.worker = workers.id AND p.state = " SQL_PASS_GRANTED " AND g.state = " SQL_GROUP_SEALED
         "), clock_skew_ms, exactness, fabric, "
-        "fabric_kind, fabric_place, holder, (SELECT reason FROM quarantines t JOIN runs ON runs.id = t.run WHERE t.name = "
-        "workers.name AND workers.kind = ?2 AND runs.ended_ms IS NULL) FROM workers WHERE live = 1 OR ?1 = 1 ORDER BY id DESC LIMIT 1000",
+        "fabric_kind, fabric_place, holder, (SELECT reason FROM quarantines t JOIN runs ON runs.id = t.run WHERE "
+        "t.name = "
+        "workers.name AND workers.kind = ?2 AND runs.ended_ms IS NULL) FROM workers WHERE live = 1 OR ?1 = 1 ORDER BY "
+        "id DESC LIMIT 1000",
         BINDS(b_int(all), b_int(WORKER_GENERATION)));
   }
   while (rc == RC_OK && (rc = rows_next(&q, &row, &err)) == RC_OK && row) worker_write(&w, &q);

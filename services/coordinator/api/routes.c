@@ -22,8 +22,8 @@
 
 enum { SMALL_BODY = 1 << 20 };
 
-/* Handlers that read the database or a dataset are offloaded.  Those that only hand a command to the writer, as workers' do
- * all the time, are not. */
+/* Handlers that read the database or a dataset are offloaded.  Those that only hand a command to the writer, as
+ * workers' do all the time, are not. */
 const struct http_route coordinator_routes[] = {
     {.method = "POST",
      .path = "/v1/runs",

@@ -1,4 +1,5 @@
-/* Workers whose samples were refused: counted, judged by what others sent (verdict.h), and in quarantine until the run ends.
+/* Workers whose samples were refused: counted, judged by what others sent (verdict.h), and in quarantine until the run
+ * ends.
  *
  *   refused samples --accused_add--> names --accused_judge--> quarantine: leases lost, an incident
  *                                                        '--> nobody can tell: the run is paused
@@ -33,7 +34,8 @@ struct checked_samples {
   struct older_tokens older; /* of those that held */
 };
 /* Added to what was found of its name in the round. */
-enum rc checked_add(struct core *c, int64_t run, int64_t round, int64_t worker, const struct checked_samples *n, struct err *err);
+enum rc checked_add(struct core *c, int64_t run, int64_t round, int64_t worker, const struct checked_samples *n,
+                    struct err *err);
 
 /* detail: the evidence. */
 void accused_add(struct accused *a, const char *name, const char *detail);

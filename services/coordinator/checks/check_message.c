@@ -44,7 +44,8 @@ static enum rc waiting_read(struct check *out, struct waiting_check *groups, siz
   *count = 0;
   enum rc rc = store_query(
       s, &q, err,
-      "SELECT g.round, g.ordinal, g.sample_count, g.done_tokens + g.sample_count * length(g.prompt_ids) / 4, r.version, "
+      "SELECT g.round, g.ordinal, g.sample_count, g.done_tokens + g.sample_count * length(g.prompt_ids) / 4, "
+      "r.version, "
       "g.max_new_tokens FROM groups "
       "g INDEXED BY groups_unchecked JOIN rounds r ON r.run = g.run AND r.round = g.round WHERE g.run = ?1 AND "
       "g.unchecked = 1 AND g.state = " SQL_GROUP_OPEN " ORDER BY g.round, g.ordinal LIMIT ?2",
@@ -62,12 +63,12 @@ static enum rc waiting_read(struct check *out, struct waiting_check *groups, siz
   return rc;
 }
 
-/* Does the run's gradient of a group need nothing but the group, so that a check may take it ahead of its batch?  Not of
- * inner steps, whose groups are known when they are sealed; of rewards that are still to come; of a teacher's word; of
- * advantages over a whole round; or of tokens that are left out. */
+/* Does the run's gradient of a group need nothing but the group, so that a check may take it ahead of its batch?  Not
+ * of inner steps, whose groups are known when they are sealed; of rewards that are still to come; of a teacher's word;
+ * of advantages over a whole round; or of tokens that are left out. */
 static bool goes_ahead(const struct run_config *c) {
-  return c->groups_per_step == 0 && reward_remote_terms(&c->verifier) == 0 && !c->training.teacher[0] && !c->mask_truncated && c->advantage != ADVANTAGE_BATCH &&
-         c->advantage != ADVANTAGE_BATCH_CENTERED;
+  return c->groups_per_step == 0 && reward_remote_terms(&c->verifier) == 0 && !c->training.teacher[0] &&
+         !c->mask_truncated && c->advantage != ADVANTAGE_BATCH && c->advantage != ADVANTAGE_BATCH_CENTERED;
 }
 
 static enum rc scores_alloc(struct check_scores *out, int64_t samples, struct arena *arena, struct err *err) {
@@ -97,7 +98,8 @@ static enum rc sample_read(struct batch_sample *out, struct check *c, int64_t or
   struct found_sample *found = &c->found[c->count];
   size_t ids_len, logprobs_len, prompt_len, count = 0;
   int32_t *sampled = NULL;
-  const void *ids = rows_blob(q, 2, &ids_len), *logprobs = rows_blob(q, 3, &logprobs_len), *prompt = rows_blob(q, 4, &prompt_len);
+  const void *ids = rows_blob(q, 2, &ids_len), *logprobs = rows_blob(q, 3, &logprobs_len),
+             *prompt = rows_blob(q, 4, &prompt_len);
   *found = (struct found_sample){.group = ordinal, .sample = rows_int(q, 0), .position = -1, .shown = -1};
   rows_digest(q, 1, &found->digest);
   enum rc rc = token_bytes_unpack(&sampled, &count, ids, ids_len, logprobs_len, arena, err);
@@ -132,8 +134,8 @@ static enum rc moment_read(struct check_moment *out, struct store *s, const stru
   int64_t bits = 0;
   const enum rc rc = store_int(
       s, &bits, err,
-      "SELECT EXISTS (SELECT 1 FROM groups INDEXED BY groups_open WHERE run = ?1 AND round = ?2 AND state = " SQL_GROUP_OPEN
-      " AND samples_open > 0) + 2 * EXISTS (SELECT 1 FROM workers WHERE live = 1 AND kind = ?3)",
+      "SELECT EXISTS (SELECT 1 FROM groups INDEXED BY groups_open WHERE run = ?1 AND round = ?2 AND state "
+      "= " SQL_GROUP_OPEN " AND samples_open > 0) + 2 * EXISTS (SELECT 1 FROM workers WHERE live = 1 AND kind = ?3)",
       BINDS(b_int(c->run), b_int(c->round), b_int(WORKER_PREPROCESS)));
   *out = (struct check_moment){.sampling = bits & 1, .preprocessors = bits & 2};
   return rc;
@@ -142,7 +144,8 @@ static enum rc moment_read(struct check_moment *out, struct store *s, const stru
 /* While others are sampled, mode sync trains on nothing: of groups that go ahead it checks those alone
  * that will be filtered, because others may come in their place. */
 static enum rc waiting_group_read(struct check *c, struct store *s, const struct run_context *x,
-                                  const struct check_moment *now, const struct waiting_check *w, struct arena *arena, struct err *err) {
+                                  const struct check_moment *now, const struct waiting_check *w, struct arena *arena,
+                                  struct err *err) {
   struct batch_group *g = &c->message.groups[c->message.group_count++];
   struct check_scores scores;
   struct rows q;
@@ -153,12 +156,13 @@ static enum rc waiting_group_read(struct check *c, struct store *s, const struct
   if (!g->id || !g->samples) return no_memory(err);
   enum rc rc = scores_alloc(&scores, w->samples, arena, err);
   if (rc == RC_OK)
-    rc = store_query(s, &q, err,
-                     "SELECT s.sample, s.digest, o.token_ids, o.logprobs, g.prompt_ids, s.reward, s.tokens, w.exactness FROM "
-                     "samples s JOIN rollouts o USING (run, round, group_ordinal, sample) JOIN groups g ON g.run = s.run AND "
-                     "g.round = s.round AND g.ordinal = s.group_ordinal JOIN workers w ON w.id = s.worker WHERE s.run = ?1 "
-                     "AND s.round = ?2 AND s.group_ordinal = ?3 ORDER BY s.sample",
-                     BINDS(b_int(c->run), b_int(c->round), b_int(w->ordinal)));
+    rc = store_query(
+        s, &q, err,
+        "SELECT s.sample, s.digest, o.token_ids, o.logprobs, g.prompt_ids, s.reward, s.tokens, w.exactness FROM "
+        "samples s JOIN rollouts o USING (run, round, group_ordinal, sample) JOIN groups g ON g.run = s.run AND "
+        "g.round = s.round AND g.ordinal = s.group_ordinal JOIN workers w ON w.id = s.worker WHERE s.run = ?1 "
+        "AND s.round = ?2 AND s.group_ordinal = ?3 ORDER BY s.sample",
+        BINDS(b_int(c->run), b_int(c->round), b_int(w->ordinal)));
   if (rc != RC_OK) return rc;
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row && (int64_t)g->sample_count < w->samples) {
     rc = sample_read(&g->samples[g->sample_count], c, w->ordinal, &q, arena, err);

@@ -2,8 +2,9 @@
  *
  *   groups.unchecked --check_read--> submit_batch with a check --trainer--> check_compare--> found[samples]
  *
- * Any thread, on a reader's connection; everything lives in the caller's arena.  Of a group all samples are checked, over
- * all their tokens, trained on or not.  It does not send recorded log-probabilities: the trainer must not know them.
+ * Any thread, on a reader's connection; everything lives in the caller's arena.  Of a group all samples are checked,
+ * over all their tokens, trained on or not.  It does not send recorded log-probabilities: the trainer must not know
+ * them.
  *
  * Previous hop of a rollout: rounds/group_seal.c.  Next: trainer-server/engine/batch.c, then settle.c. */
 #ifndef LEASEHOLD_COORDINATOR_CHECKS_CHECK_MESSAGE_H
@@ -45,8 +46,9 @@ struct taken_groups {
   size_t count;
 };
 
-/* The run's oldest groups that wait for a check and that `taken` does not have, of one round, under a token budget; none: message.group_count 0.  Groups that
- * their batch will bring as they are go ahead; in mode sync once nothing of the round is sampled. */
+/* The run's oldest groups that wait for a check and that `taken` does not have, of one round, under a token budget;
+ * none: message.group_count 0.  Groups that their batch will bring as they are go ahead; in mode sync once nothing of
+ * the round is sampled. */
 enum rc check_read(struct check *out, struct store *s, const struct run_context *x, int64_t tokens_max,
                    const struct taken_groups *taken, struct arena *arena, struct err *err);
 /* Whether an answer without its log-probabilities says that nothing differs. */

@@ -22,13 +22,15 @@ struct drawer {
   bool accused; /* of what it sent; else that is inexact */
 };
 
-static enum rc drawer_look(struct core *c, int64_t run, const struct refused_sample *r, struct drawer *out, struct err *err) {
+static enum rc drawer_look(struct core *c, int64_t run, const struct refused_sample *r, struct drawer *out,
+                           struct err *err) {
   const struct drawn_token shown = {run, r->round, r->group, r->sample, r->why->position};
   struct rows q;
   bool row = false;
   *out = (struct drawer){0};
   enum rc rc = drawer_at(c, &shown, &out->worker, err);
-  if (rc == RC_OK) rc = store_query(c->store, &q, err, "SELECT name FROM workers WHERE id = ?1", BINDS(b_int(out->worker)));
+  if (rc == RC_OK)
+    rc = store_query(c->store, &q, err, "SELECT name FROM workers WHERE id = ?1", BINDS(b_int(out->worker)));
   if (rc != RC_OK) return rc;
   rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) snprintf(out->name, sizeof out->name, "%s", rows_text(&q, 0, NULL));
@@ -44,10 +46,11 @@ static enum rc drawer_accuse(struct core *c, const struct refusals *m, const str
   bool row = false;
   d->accused = r->promised && (r->why->reason == REFUSED_TOKEN || r->why->reason == REFUSED_LOGPROB);
   if (!r->promised || d->accused) return RC_OK;
-  enum rc rc = store_query(c->store, &q, err,
-                           "SELECT sum(older_tokens), sum(older_distance) FROM checked WHERE run = ?1 AND round = ?2 AND name "
-                           "<> ?3",
-                           BINDS(b_int(m->run), b_int(m->round), b_text(d->name)));
+  enum rc rc =
+      store_query(c->store, &q, err,
+                  "SELECT sum(older_tokens), sum(older_distance) FROM checked WHERE run = ?1 AND round = ?2 AND name "
+                  "<> ?3",
+                  BINDS(b_int(m->run), b_int(m->round), b_text(d->name)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) others = (struct older_tokens){rows_int(&q, 0), rows_real(&q, 1)};
   rows_end(&q);
@@ -55,7 +58,8 @@ static enum rc drawer_accuse(struct core *c, const struct refusals *m, const str
   return rc;
 }
 
-static void evidence(char *out, size_t size, const struct refusals *m, const struct refused_sample *r, const struct drawer *d) {
+static void evidence(char *out, size_t size, const struct refusals *m, const struct refused_sample *r,
+                     const struct drawer *d) {
   const struct sample_refusal *why = r->why;
   const struct id_text worker = id_worker(d->worker);
   const int head = snprintf(out, size, "%s (%s) sent ", worker.text, d->name);
@@ -74,12 +78,14 @@ static void evidence(char *out, size_t size, const struct refusals *m, const str
       snprintf(out, size,
                "log-probability %.9g for token %d at position %d; under version %" PRId64
                ", which drew it, it is %.9g, and %d of %d differ",
-               (double)r->given_logprob, r->given, why->position, m->version, (double)why->logprob, why->unequal, r->tokens);
+               (double)r->given_logprob, r->given, why->position, m->version, (double)why->logprob, why->unequal,
+               r->tokens);
       return;
     case REFUSED_DRAWS:
       snprintf(out, size,
                "tokens of which version %" PRId64
-               " draws %d of %d only from uniforms more than %.3g off, first token %d in the place of %d at position %d; at most "
+               " draws %d of %d only from uniforms more than %.3g off, first token %d in the place of %d at position "
+               "%d; at most "
                "a share of %.3g was expected",
                m->version, why->far, r->tokens, VERDICT_LAG_DRAWS_NEAR, why->token, r->given, why->position,
                VERDICT_LAG_DRAWS_MOST);
@@ -137,8 +143,8 @@ static bool has_left(const struct leaving *l, const struct refused_sample *r) {
   return false;
 }
 
-static enum rc samples_settle(struct core *c, const struct refusals *m, const struct leaving *l, const struct drawer *drawers,
-                              struct accused *accused, struct err *err) {
+static enum rc samples_settle(struct core *c, const struct refusals *m, const struct leaving *l,
+                              const struct drawer *drawers, struct accused *accused, struct err *err) {
   enum rc rc = RC_OK;
   for (size_t i = 0; i < m->refused_count && rc == RC_OK; i++) {
     const struct refused_sample *r = &m->refused[i];
@@ -153,7 +159,8 @@ static enum rc samples_settle(struct core *c, const struct refusals *m, const st
     accused_add(accused, d->name, detail);
     rc = checked_add(c, m->run, m->round, d->worker, &(struct checked_samples){.refused = 1}, err);
     if (rc == RC_OK)
-      rc = journal_incident(c, m->run, "sample_refused", id_sample(m->run, r->round, r->group, r->sample).text, detail, err);
+      rc = journal_incident(c, m->run, "sample_refused", id_sample(m->run, r->round, r->group, r->sample).text, detail,
+                            err);
   }
   return rc;
 }
@@ -162,7 +169,8 @@ static enum rc held_count(struct core *c, const struct refusals *m, struct err *
   enum rc rc = RC_OK;
   for (size_t i = 0; i < m->held_count && rc == RC_OK; i++) {
     const struct held_samples *h = &m->held[i];
-    rc = checked_add(c, m->run, m->round, h->worker, &(struct checked_samples){.held = h->count, .older = h->older}, err);
+    rc = checked_add(c, m->run, m->round, h->worker, &(struct checked_samples){.held = h->count, .older = h->older},
+                     err);
   }
   return rc;
 }
@@ -190,7 +198,8 @@ static enum rc refused_settle(struct core *c, const struct refusals *m, struct a
                                   .count = groups_of(m, drawers, left)};
   rc = batches_leave(c, &leaving, err);
   if (rc == RC_OK) rc = samples_settle(c, m, &leaving, drawers, &accused, err);
-  for (int i = 0; i < accused.count && rc == RC_OK && !held; i++) rc = accused_judge(c, &accused, accused.names[i], &held, err);
+  for (int i = 0; i < accused.count && rc == RC_OK && !held; i++)
+    rc = accused_judge(c, &accused, accused.names[i], &held, err);
   return rc == RC_OK ? when_stopping(c, m, err) : rc;
 }
 

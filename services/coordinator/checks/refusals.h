@@ -1,15 +1,17 @@
 /* What the trainer refused of a batch of an `inflight` run, stored in the transaction of the batch's answer.
  *
  *   refused, its worker promised equal bits: sample_refused, the worker is accused (accused.h)
- *   inexact, it promised nothing, or is past a bound while the policy moves fast (verdict.h): as the run's on_inexact says
- *   either way the group, whose gradient is in no sum, leaves the step: filtered, and the next complete one takes its place
+ *   inexact, it promised nothing, or is past a bound while the policy moves fast (verdict.h): as the run's on_inexact
+ *   says either way the group, whose gradient is in no sum, leaves the step: filtered, and the next complete one takes
+ *   its place
  *
- * So what is stored of a step is what was summed, and a replay needs no judgement.  A trainer that is sent a batch again,
- * since it or this coordinator was started again, refuses the same groups or knows of them: one that has left the step is
- * passed over.  In a step whose sums are complete nothing may leave: there the trainer contradicts an earlier one, and the
- * run is paused until people have looked after it.
+ * So what is stored of a step is what was summed, and a replay needs no judgement.  A trainer that is sent a batch
+ * again, since it or this coordinator was started again, refuses the same groups or knows of them: one that has left
+ * the step is passed over.  In a step whose sums are complete nothing may leave: there the trainer contradicts an
+ * earlier one, and the run is paused until people have looked after it.
  *
- * On the writer's thread, inside the caller's savepoint.  Previous hop of a rollout: driver/batch_verify.c.  Next: none. */
+ * On the writer's thread, inside the caller's savepoint.  Previous hop of a rollout: driver/batch_verify.c.  Next:
+ * none. */
 #ifndef LEASEHOLD_COORDINATOR_CHECKS_REFUSALS_H
 #define LEASEHOLD_COORDINATOR_CHECKS_REFUSALS_H
 

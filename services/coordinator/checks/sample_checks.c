@@ -17,9 +17,17 @@
 #include "services/coordinator/run/round_work.h"
 #include "services/coordinator/trainer/trainer_target.h"
 
-/* IDLE_MS: between two looks when no commit says that a group waits, as after a pause.  TROUBLE_MS: after a check that came
- * to nothing. */
-enum { CHECKERS = 2, IDLE_MS = 200, TROUBLE_MS = 100, TOLD_MS = 5000, POLL_MS = 2000, CALL_MS = 10000, SUBMIT_MS = 120000 };
+/* IDLE_MS: between two looks when no commit says that a group waits, as after a pause.  TROUBLE_MS: after a check that
+ * came to nothing. */
+enum {
+  CHECKERS = 2,
+  IDLE_MS = 200,
+  TROUBLE_MS = 100,
+  TOLD_MS = 5000,
+  POLL_MS = 2000,
+  CALL_MS = 10000,
+  SUBMIT_MS = 120000
+};
 
 struct checker {
   struct sample_checks *all;
@@ -122,8 +130,8 @@ static const struct taken_groups *others(const struct checker *k) {
   return &k->all->checkers[k == &k->all->checkers[0]].taken;
 }
 
-/* Reads a check of groups that the other checker does not have in hand, and takes them.  What it has settled is committed
- * before it lets go of the lock, so that no snapshot shows that as waiting. */
+/* Reads a check of groups that the other checker does not have in hand, and takes them.  What it has settled is
+ * committed before it lets go of the lock, so that no snapshot shows that as waiting. */
 static enum rc take(struct checker *k, const struct run_context *x, struct check *c, struct trainer_target *trainer,
                     struct arena *arena, struct err *err) {
   struct sample_checks *t = k->all;
@@ -132,9 +140,11 @@ static enum rc take(struct checker *k, const struct run_context *x, struct check
   enum rc rc = readers_take(core_readers(t->core), &s, err);
   if (rc != RC_OK) return rc;
   pthread_mutex_lock(&t->lock);
-  rc = store_int(s, &running, err, "SELECT state = ?2 FROM runs WHERE id = ?1", BINDS(b_int(x->run), b_int(RUN_RUNNING)));
+  rc = store_int(s, &running, err, "SELECT state = ?2 FROM runs WHERE id = ?1",
+                 BINDS(b_int(x->run), b_int(RUN_RUNNING)));
   if (rc == RC_OK && running) rc = trainer_target_read(s, trainer, err);
-  if (rc == RC_OK && trainer->found) rc = check_read(c, s, x, core_options(t->core)->batch_tokens, others(k), arena, err);
+  if (rc == RC_OK && trainer->found)
+    rc = check_read(c, s, x, core_options(t->core)->batch_tokens, others(k), arena, err);
   k->taken.count = 0;
   for (size_t g = 0; g < c->message.group_count && rc == RC_OK; g++) {
     k->taken.ordinals[k->taken.count++] = c->message.groups[g].ordinal;

@@ -4,10 +4,10 @@
  *        ^                                                                                            |
  *        +------ a group that differs stays, is found again, and is refused when it differs in the same way
  *
- * Each has one check in hand, of as many groups as --batch-tokens takes, so the trainer has the next one while the answer to
- * the last is stored.  Nothing that it keeps must survive: what waits is in the
- * database, and a check changes nothing at the trainer.  Trouble with the trainer is the driver's; here it is tried again.
- * Every call has a deadline.  main.c starts it. */
+ * Each has one check in hand, of as many groups as --batch-tokens takes, so the trainer has the next one while the
+ * answer to the last is stored.  Nothing that it keeps must survive: what waits is in the database, and a check changes
+ * nothing at the trainer.  Trouble with the trainer is the driver's; here it is tried again.  Every call has a
+ * deadline.  main.c starts it. */
 #ifndef LEASEHOLD_COORDINATOR_CHECKS_SAMPLE_CHECKS_H
 #define LEASEHOLD_COORDINATOR_CHECKS_SAMPLE_CHECKS_H
 

@@ -53,7 +53,8 @@ static enum rc trainer_look(struct core *c, struct settling *s, struct err *err)
   const enum rc rc = trainer_target_read(c->store, &t, err);
   if (rc != RC_OK) return rc;
   if (!t.found || t.worker != s->m->trainer)
-    return err_set(err, RC_UNAVAILABLE, NULL, "%s, which checked samples of round %s, is the trainer no more: they are checked again",
+    return err_set(err, RC_UNAVAILABLE, NULL,
+                   "%s, which checked samples of round %s, is the trainer no more: they are checked again",
                    id_worker(s->m->trainer).text, id_round(s->m->run, s->m->round).text);
   const struct live_worker *w = worker_live(c, t.worker);
   s->trainer_invariant = !t.fastest;
@@ -61,7 +62,8 @@ static enum rc trainer_look(struct core *c, struct settling *s, struct err *err)
   return RC_OK;
 }
 
-static enum rc worker_read(struct core *c, const struct settling *s, struct judged_worker *out, int64_t id, struct err *err) {
+static enum rc worker_read(struct core *c, const struct settling *s, struct judged_worker *out, int64_t id,
+                           struct err *err) {
   struct rows q;
   bool row = false;
   enum worker_exactness exactness = WORKER_INVARIANT;
@@ -79,7 +81,8 @@ static enum rc worker_read(struct core *c, const struct settling *s, struct judg
   return rc;
 }
 
-static enum rc worker_find(struct core *c, struct settling *s, struct judged_worker **out, int64_t id, struct err *err) {
+static enum rc worker_find(struct core *c, struct settling *s, struct judged_worker **out, int64_t id,
+                           struct err *err) {
   for (size_t i = 0; i < s->worker_count; i++) {
     *out = &s->workers[i];
     if ((*out)->id == id) return RC_OK;
@@ -90,7 +93,8 @@ static enum rc worker_find(struct core *c, struct settling *s, struct judged_wor
   return rc;
 }
 
-static enum rc sample_judge(struct core *c, struct settling *s, struct judged_sample *j, int64_t worker, struct err *err) {
+static enum rc sample_judge(struct core *c, struct settling *s, struct judged_sample *j, int64_t worker,
+                            struct err *err) {
   const struct found_sample *f = j->found;
   const struct drawn_token shown = {s->m->run, s->m->round, f->group, f->sample, f->shown};
   enum rc rc = f->shown >= 0 ? drawer_at(c, &shown, &worker, err) : RC_OK;
@@ -112,11 +116,12 @@ static enum rc group_judge(struct core *c, struct settling *s, size_t begin, siz
   struct digest digest;
   bool row;
   size_t i = begin;
-  enum rc rc = store_query(c->store, &q, err,
-                           "SELECT s.sample, s.digest, s.worker FROM groups g JOIN samples s ON s.run = g.run AND s.round = "
-                           "g.round AND s.group_ordinal = g.ordinal WHERE g.run = ?1 AND g.round = ?2 AND g.ordinal = ?3 AND "
-                           "g.unchecked = 1 AND g.state = " SQL_GROUP_OPEN " AND s.state = " SQL_SAMPLE_DONE " ORDER BY s.sample",
-                           BINDS(b_int(s->m->run), b_int(s->m->round), b_int(s->m->found[begin].group)));
+  enum rc rc = store_query(
+      c->store, &q, err,
+      "SELECT s.sample, s.digest, s.worker FROM groups g JOIN samples s ON s.run = g.run AND s.round = "
+      "g.round AND s.group_ordinal = g.ordinal WHERE g.run = ?1 AND g.round = ?2 AND g.ordinal = ?3 AND "
+      "g.unchecked = 1 AND g.state = " SQL_GROUP_OPEN " AND s.state = " SQL_SAMPLE_DONE " ORDER BY s.sample",
+      BINDS(b_int(s->m->run), b_int(s->m->round), b_int(s->m->found[begin].group)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     while (i < end && s->m->found[i].sample < rows_int(&q, 0)) i++;
     if (i == end || s->m->found[i].sample != rows_int(&q, 0)) continue;
@@ -146,8 +151,8 @@ static void evidence(char *out, size_t size, const struct settling *s, const str
     snprintf(out, size,
              "%s (%s) sent token %d with log-probability %.9g at position %d; version %" PRId64
              " draws token %d there, whose log-probability is %.9g; that of the token that was sent is %.9g",
-             id_worker(j->worker->id).text, j->worker->name, f->given, (double)f->given_logprob, f->shown, s->m->version, f->due,
-             (double)f->due_logprob, (double)f->own_logprob);
+             id_worker(j->worker->id).text, j->worker->name, f->given, (double)f->given_logprob, f->shown,
+             s->m->version, f->due, (double)f->due_logprob, (double)f->own_logprob);
     return;
   }
   snprintf(out, size,
@@ -172,16 +177,18 @@ static enum rc refuse(struct core *c, struct settling *s, const struct judged_sa
 
 /* again: the group's time begins anew. */
 static enum rc group_checked(struct core *c, const struct settling *s, int64_t group, bool again, struct err *err) {
-  return store_exec(c->store, err,
-                    "UPDATE groups SET unchecked = 0, leased_ms = iif(?4, ?5, leased_ms) WHERE run = ?1 AND round = ?2 AND "
-                    "ordinal = ?3",
-                    BINDS(b_int(s->m->run), b_int(s->m->round), b_int(group), b_int(again), b_int(c->wall_ms)));
+  return store_exec(
+      c->store, err,
+      "UPDATE groups SET unchecked = 0, leased_ms = iif(?4, ?5, leased_ms) WHERE run = ?1 AND round = ?2 AND "
+      "ordinal = ?3",
+      BINDS(b_int(s->m->run), b_int(s->m->round), b_int(group), b_int(again), b_int(c->wall_ms)));
 }
 
 static enum rc inexact_group(struct core *c, struct settling *s, const struct judged_sample *j, struct err *err) {
   const int64_t group = j->found->group;
   char reason[DETAIL_MAX];
-  snprintf(reason, sizeof reason, "log-probabilities of %s are %.3g off the trainer's in the mean, at most %.3g were expected",
+  snprintf(reason, sizeof reason,
+           "log-probabilities of %s are %.3g off the trainer's in the mean, at most %.3g were expected",
            j->worker->name, mismatch_mean(j->found->mismatch.abs_sum, j->found->mismatch.nonfinite, j->found->tokens),
            VERDICT_MISMATCH_MOST);
   if (c->context->config.on_inexact == INEXACT_FAIL) {
@@ -202,7 +209,8 @@ static enum rc group_settle(struct core *c, struct settling *s, size_t begin, si
   bool refused = false;
   enum rc rc = RC_OK;
   for (size_t i = begin; i < end; i++)
-    if (!s->samples[i].still || (s->samples[i].verdict == SAMPLE_REFUSED && !s->samples[i].found->confirmed)) return RC_OK;
+    if (!s->samples[i].still || (s->samples[i].verdict == SAMPLE_REFUSED && !s->samples[i].found->confirmed))
+      return RC_OK;
   for (size_t i = begin; i < end && rc == RC_OK; i++) {
     const struct judged_sample *j = &s->samples[i];
     if (j->verdict == SAMPLE_INEXACT) inexact = j;

@@ -1,14 +1,14 @@
-/* What a check found, stored: groups that hold are sealed or filtered, what is refused is drawn again, and who sent it gets
- * nothing more of the run.  One transaction, so a restart finds a group unchecked or settled.
+/* What a check found, stored: groups that hold are sealed or filtered, what is refused is drawn again, and who sent it
+ * gets nothing more of the run.  One transaction, so a restart finds a group unchecked or settled.
  *
  *   found[samples] --verdict.h--> all hold: group_seal_when_judged
  *                                 refused: sample_again, an incident with the evidence, its worker's quarantine
  *                                 inexact: as the run's on_inexact says
  *
- * On the writer's thread; a group that is not what was checked any more is left alone, and one that is to be refused until
- * its check was confirmed.  RC_UNAVAILABLE, and nothing is settled, when the trainer that answered holds its place no more:
- * whether its bits were promised is not known then.  Previous hop of a rollout:
- * check_message.c.  Next: rounds/group_seal.c, or a lease again. */
+ * On the writer's thread; a group that is not what was checked any more is left alone, and one that is to be refused
+ * until its check was confirmed.  RC_UNAVAILABLE, and nothing is settled, when the trainer that answered holds its
+ * place no more:  whether its bits were promised is not known then.  Previous hop of a rollout:  check_message.c.
+ * Next: rounds/group_seal.c, or a lease again. */
 #ifndef LEASEHOLD_COORDINATOR_CHECKS_SETTLE_H
 #define LEASEHOLD_COORDINATOR_CHECKS_SETTLE_H
 

@@ -1,12 +1,14 @@
 /* What the trainer's second drawing says about a sample, and what that says about the worker that sent it.  Pure.
  *
- * Where the kernels of both promise the same bits, a sample is what its version draws or it is refused: one token, or one
- * log-probability, that differs is enough.  Where they promise nothing (fastest kernels, engines of others), draws differ
- * without anybody's fault, and only log-probabilities that are far from the trainer's tell of something: see MISMATCH_MOST.
+ * Where the kernels of both promise the same bits, a sample is what its version draws or it is refused: one token, or
+ * one log-probability, that differs is enough.  Where they promise nothing (fastest kernels, engines of others), draws
+ * differ without anybody's fault, and only log-probabilities that are far from the trainer's tell of something: see
+ * MISMATCH_MOST.
  *
- * A difference has two sides.  Whoever disagrees with the trainer while another worker agrees with it in the same round is
- * at fault.  Where nobody has agreed yet, the first to disagree stands back while others are there to be asked; a second
- * one, or the last one, says that the trainer is as likely at fault, so the run must wait for people, and the pool stays.
+ * A difference has two sides.  Whoever disagrees with the trainer while another worker agrees with it in the same round
+ * is at fault.  Where nobody has agreed yet, the first to disagree stands back while others are there to be asked; a
+ * second one, or the last one, says that the trainer is as likely at fault, so the run must wait for people, and the
+ * pool stays.
  *
  * Called by settle.c. */
 #ifndef LEASEHOLD_COORDINATOR_CHECKS_VERDICT_H
@@ -19,15 +21,15 @@
  * others in bf16 are a few hundredths off. */
 #define VERDICT_MISMATCH_MOST 0.25
 
-/* The same in flight, where earlier versions drew (services/trainer-server/checks/judgement.h), and the share of a sample's
- * tokens that the trainer's version may draw only from uniforms that are farther off than so much. */
+/* The same in flight, where earlier versions drew (services/trainer-server/checks/judgement.h), and the share of a
+ * sample's tokens that the trainer's version may draw only from uniforms that are farther off than so much. */
 #define VERDICT_LAG_MISMATCH_MOST 2.0
 #define VERDICT_LAG_DRAWS_NEAR 0.25
 #define VERDICT_LAG_DRAWS_MOST 0.3
 
-/* Past these bounds is a lie, or a policy that has moved so far since that no step can learn from the sample.  The step's other
- * samples tell: their older tokens, which were as far behind.  Only where so many of others' are at most so far off, in the
- * mean, who sent the sample is accused; else it is left out, and that is all. */
+/* Past these bounds is a lie, or a policy that has moved so far since that no step can learn from the sample.  The
+ * step's other samples tell: their older tokens, which were as far behind.  Only where so many of others' are at most
+ * so far off, in the mean, who sent the sample is accused; else it is left out, and that is all. */
 #define VERDICT_CALM_TOKENS 64
 #define VERDICT_CALM_MOST 0.1
 struct older_tokens {

@@ -7,8 +7,8 @@
 #define GAIN_LEAST       0.01  /* of the round: what a play can be trusted for in which groups are told apart */
 #define DEALT_GAIN_LEAST 0.02  /* likewise, of lengths in general that were dealt out */
 #define ORDER_GAIN_LEAST 0.001 /* likewise, for another order than the ordinals' */
-/* By so many standard errors of the mean over deals must a plan be better: where each prompt's mean is known deals differ by
- * the spread of its samples alone, and where it is not, also by which groups are the long ones. */
+/* By so many standard errors of the mean over deals must a plan be better: where each prompt's mean is known deals
+ * differ by the spread of its samples alone, and where it is not, also by which groups are the long ones. */
 #define EXPECTED_ERRORS_LEAST 1.0
 #define DEALT_ERRORS_LEAST    2.0
 #define SPACING_MOST_US  1e12  /* eleven days: no such plan is of use */
@@ -140,8 +140,8 @@ static void train(struct play *p, int32_t g) {
   p->in_step++;
 }
 
-/* A group of a later step waits until all groups of the earlier ones are trained.  With a step's last group come those of
- * the next ones that have waited for it. */
+/* A group of a later step waits until all groups of the earlier ones are trained.  With a step's last group come those
+ * of the next ones that have waited for it. */
 static void train_by_steps(struct play *p, int32_t g) {
   const int32_t size = p->f->groups_per_step;
   if (g >= p->step_first + size) return;
@@ -251,8 +251,9 @@ static void try_ramp(const struct admission_facts *f, struct admission_room *roo
 /* From one number of first groups that is tried to the next. */
 static int32_t stride(int32_t first) { return 1 + first / 4; }
 
-/* One more group whenever the trainer has eaten one, or somewhat sooner: how many first, of those that there are slots for;
- * then how much sooner; then around that.  As many first as there are groups, or none, is never better than other plans. */
+/* One more group whenever the trainer has eaten one, or somewhat sooner: how many first, of those that there are slots
+ * for; then how much sooner; then around that.  As many first as there are groups, or none, is never better than other
+ * plans. */
 static void try_ramps(const struct admission_facts *f, struct admission_room *room, double group_us,
                       struct admission_plan *best) {
   const int32_t most = rows_max(f) / f->samples;

@@ -10,18 +10,18 @@
  *                +------------------- time
  *
  * The plan is found by playing the round for some tens of plans, with the measured cost of a step by rows, the
- * trainer's time for a token, and lengths: those of earlier groups, dealt out to this round's several times, around what
- * each prompt's were an epoch ago if it was sampled before, or what is known of each sample.  Under `update: minibatch` the play trains groups step by step.  Where groups are told apart the
- * order is planned too: short ones give the trainer work early, long ones must not be begun last, and the play weighs
- * one against the other.
+ * trainer's time for a token, and lengths: those of earlier groups, dealt out to this round's several times, around
+ * what each prompt's were an epoch ago if it was sampled before, or what is known of each sample.  Under `update:
+ * minibatch` the play trains groups step by step.  Where groups are told apart the order is planned too: short ones
+ * give the trainer work early, long ones must not be begun last, and the play weighs one against the other.
  *
  * To fill every slot in the order of ordinals is the plan that the others must beat, in deals that they were not chosen
  * by and by more than those deals differ: under heavy tails the best of many plans is else the one that suits the few
  * lengths at hand.  It is the answer while a measurement is lacking.
  *
- * Called by leases.c on the writer's thread, once a round: tens of milliseconds for a hundred groups.  So a round that is
- * too short for that (played_per_us) is not planned.  No database, no clock, no memory of its own.  Neither a plan nor a
- * wrong expectation changes what a sample becomes or what is a member, only when. */
+ * Called by leases.c on the writer's thread, once a round: tens of milliseconds for a hundred groups.  So a round that
+ * is too short for that (played_per_us) is not planned.  No database, no clock, no memory of its own.  Neither a plan
+ * nor a wrong expectation changes what a sample becomes or what is a member, only when. */
 #ifndef LEASEHOLD_COORDINATOR_DECIDE_ADMISSION_H
 #define LEASEHOLD_COORDINATOR_DECIDE_ADMISSION_H
 
@@ -86,8 +86,8 @@ double admission_play(const struct admission_facts *f, struct admission_room *ro
 void admission_improve(const struct admission_facts *f, struct admission_room *room, struct admission_plan *plan,
                        int plays);
 
-/* Are these gains of a plan, each of another deal, more than gain_least in the mean, and at least so many standard errors of
- * it? */
+/* Are these gains of a plan, each of another deal, more than gain_least in the mean, and at least so many standard
+ * errors of it? */
 bool admission_outweighs(const double *gains, int32_t count, double gain_least, double errors_least);
 
 /* How many groups of the round may have been begun so long after it opened. */

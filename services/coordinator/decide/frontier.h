@@ -4,10 +4,10 @@
  *   0, 1, 2 and 4 are sealed; [ ] is the frontier, here of two groups; 6 is its `end`, and what follows is backfill
  *
  * Order of service: groups overtaken for too long; the frontier, least expected remaining work first; later groups by
- * ordinal; evaluation groups.  Where admission.c has planned an order, a group's place in it stands for its ordinal, and
- * all of the round is the frontier.  Any group that is whole can be trained, so the one that lacks least is finished first:
- * in the simulation that beats longest-first and plain order, most where leases are lost.  A gate (RolloutPipe,
- * literally) stops behind the frontier and may leave slots empty; off is first come first served.
+ * ordinal; evaluation groups.  Where admission.c has planned an order, a group's place in it stands for its ordinal,
+ * and all of the round is the frontier.  Any group that is whole can be trained, so the one that lacks least is
+ * finished first:  in the simulation that beats longest-first and plain order, most where leases are lost.  A gate
+ * (RolloutPipe, literally) stops behind the frontier and may leave slots empty; off is first come first served.
  *
  * Called by leases.c on the writer's thread for each poll, before dispatch.c cuts leases.  No database, no clock, no
  * memory of its own; times are of one clock, the caller's.  Predictions change the order only, never what is a member.

@@ -4,13 +4,13 @@
  *   tokens     a a a    a a      a a        sample a: lag 2, fits
  *              b b      (stale as soon as v+1 is current)
  *
- * A step is computed by the version that is current when it takes its groups, and the lag of a token is how many versions
- * came between: current - the version that drew it.  A sample counts by its oldest token.  So a lease that begins at
- * version v is valid for v to v + max_lag, and what falls out of that when a version is published is drawn again or left
- * out.
+ * A step is computed by the version that is current when it takes its groups, and the lag of a token is how many
+ * versions came between: current - the version that drew it.  A sample counts by its oldest token.  So a lease that
+ * begins at version v is valid for v to v + max_lag, and what falls out of that when a version is published is drawn
+ * again or left out.
  *
- * How far sampling may run ahead of the trainer is bounded too: by `samples_ahead`, and by what the run's remaining steps
- * can take.
+ * How far sampling may run ahead of the trainer is bounded too: by `samples_ahead`, and by what the run's remaining
+ * steps can take.
  *
  * Pure, any thread, no memory.  Called by pool/workers.c, rounds/stream.c and driver/batch_lag.c. */
 #ifndef LEASEHOLD_COORDINATOR_DECIDE_LAG_H
@@ -22,7 +22,8 @@
 
 /* The oldest version that a step of version `current` may still train on. */
 int64_t lag_oldest(int64_t current, int64_t max_lag);
-/* May samples be drawn from weights that a server has loaded?  Older ones are too old; newer ones are not current yet. */
+/* May samples be drawn from weights that a server has loaded?  Older ones are too old; newer ones are not current
+ * yet. */
 bool lag_may_sample(int64_t loaded, int64_t current, int64_t max_lag);
 
 /* Over the trained tokens of a batch; min and max mean nothing while tokens is 0. */
@@ -42,8 +43,9 @@ struct stream_state {
   int64_t groups_ahead;  /* issued and in no step: open or sealed */
   int64_t groups_needed; /* that the run's remaining steps can still take */
 };
-/* The complete groups that no step has taken are a queue of samples_ahead samples.  A full queue blocks (the groups in it are
- * ahead, so nothing more is issued), or drops the oldest: then they are not ahead, and this tells how many must go. */
+/* The complete groups that no step has taken are a queue of samples_ahead samples.  A full queue blocks (the groups in
+ * it are ahead, so nothing more is issued), or drops the oldest: then they are not ahead, and this tells how many must
+ * go. */
 int64_t lag_groups_dropped(int64_t samples_ahead, int64_t samples, int64_t complete);
 
 /* How many groups may be issued now.  One is let through when none is ahead, so that the stream cannot dry up. */

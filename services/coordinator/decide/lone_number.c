@@ -257,7 +257,8 @@ static bool sign_is_operator(const char *text, size_t at) {
 /* What number_scan may take. */
 static bool is_of_number(char c) { return is_digit(c) || is_one_of(c, ".,/+-eE"); }
 
-/* Every number ends with a digit, so the last one lies before the end of the last digit, and behind what no number has. */
+/* Every number ends with a digit, so the last one lies before the end of the last digit, and behind what no number
+ * has. */
 static void last_numbers(const char *text, size_t *begin, size_t *end) {
   while (*end > 0 && !is_digit(text[*end - 1])) --*end;
   for (*begin = *end; *begin > 0 && is_of_number(text[*begin - 1]);) --*begin;

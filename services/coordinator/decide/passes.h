@@ -34,12 +34,12 @@ struct pass_facts {
 bool pass_is_late(const struct pass_facts *p, int64_t timeout_ms);
 
 /* Which of these groups, in the order of their passes, a batch may take: take[n].  idle: the trainer has nothing to do;
- * then, when it could take none of them otherwise, it takes the last one that no preprocessor has begun.  preprocessors:
- * that hold the reference; 0: nothing is waited for.  Returns how many may be taken. */
+ * then, when it could take none of them otherwise, it takes the last one that no preprocessor has begun.
+ * preprocessors:  that hold the reference; 0: nothing is waited for.  Returns how many may be taken. */
 int passes_select(const struct pass_facts *passes, int n, int preprocessors, int64_t timeout_ms, bool idle, bool *take);
 
-/* How many of the waiting passes a poll is granted: its share of them, at least one, at most what it asked for (>= 1).  A
- * preprocessor that is not known to hold the reference gets one, from which it learns what to load. */
+/* How many of the waiting passes a poll is granted: its share of them, at least one, at most what it asked for (>= 1).
+ * A preprocessor that is not known to hold the reference gets one, from which it learns what to load. */
 int passes_share(int waiting, int preprocessors, int asked, bool holds_reference);
 
 #endif

@@ -8,8 +8,9 @@
  *   breaker   closed --breaker_failures in a row--> open --its pause is over: one call--> half open --answered--> closed
  *                                                    ^------------------ failed ------------'
  *
- * A job is the part of one group that one request asks about.  Requests never mix groups, so a sample that the server chokes
- * on delays its own group.  A server that answers nonsense lives: its job is asked again, and the breaker stays closed.
+ * A job is the part of one group that one request asks about.  Requests never mix groups, so a sample that the server
+ * chokes on delays its own group.  A server that answers nonsense lives: its job is asked again, and the breaker stays
+ * closed.
  *
  * Pure, any thread, no memory: time and dice are arguments.  Called by rewards/rewards.c. */
 #ifndef LEASEHOLD_COORDINATOR_DECIDE_REWARD_CALLS_H
@@ -18,7 +19,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What a deadline means: the run is paused and says why; the term is worth 0 for these samples; the group is left out. */
+/* What a deadline means: the run is paused and says why; the term is worth 0 for these samples; the group is left
+ * out. */
 enum deadline_rule { DEADLINE_FAIL, DEADLINE_ZERO, DEADLINE_DROP };
 
 struct reward_policy {
@@ -66,10 +68,11 @@ enum reward_move reward_next(const struct reward_wait *jobs, int n, const struct
                              const struct breaker *b, int64_t now_ms, int *which);
 /* How long its call may take: no longer than the job may still wait. */
 int64_t reward_call_ms(const struct reward_wait *w, const struct reward_policy *p);
-/* A call came back without a reward: when to ask again.  dice: any number, so that jobs that failed together do not come
- * back together. */
+/* A call came back without a reward: when to ask again.  dice: any number, so that jobs that failed together do not
+ * come back together. */
 void reward_again(struct reward_wait *w, int64_t now_ms, uint32_t dice);
-/* The run was paused because of it, or goes on after a pause: the job's time begins anew, and the server is asked at once. */
+/* The run was paused because of it, or goes on after a pause: the job's time begins anew, and the server is asked at
+ * once. */
 void reward_begin_anew(struct reward_wait *w, int64_t now_ms);
 void breaker_begin_anew(struct breaker *b, int64_t now_ms);
 

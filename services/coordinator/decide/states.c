@@ -18,7 +18,8 @@ struct machine {
 static const struct machine machines[] = {
     [MACHINE_RUN] = {"run",
                      9,
-                     {"queued", "starting", "running", "paused", "stopping", "stopped", "completed", "failed", "checking"},
+                     {"queued", "starting", "running", "paused", "stopping", "stopped", "completed", "failed",
+                      "checking"},
                      {[RUN_QUEUED] = TO(RUN_STARTING) | TO(RUN_STOPPING) | TO(RUN_STOPPED),
                       [RUN_STARTING] = TO(RUN_RUNNING) | TO(RUN_PAUSED) | TO(RUN_STOPPING) | TO(RUN_QUEUED),
                       [RUN_RUNNING] = TO(RUN_PAUSED) | TO(RUN_STOPPING) | TO(RUN_COMPLETED),
@@ -38,13 +39,14 @@ static const struct machine machines[] = {
                        {[GROUP_OPEN] = TO(GROUP_SEALED) | TO(GROUP_FILTERED) | TO(GROUP_FAILED) | TO(GROUP_EVALUATED) |
                                        TO(GROUP_ABANDONED),
                         [GROUP_SEALED] = TO(GROUP_SUBMITTED) | TO(GROUP_FILTERED) | TO(GROUP_ABANDONED),
-                        [GROUP_SUBMITTED] = TO(GROUP_CONSUMED) | TO(GROUP_SEALED) | TO(GROUP_FILTERED) | TO(GROUP_ABANDONED)}},
+                        [GROUP_SUBMITTED] =
+                            TO(GROUP_CONSUMED) | TO(GROUP_SEALED) | TO(GROUP_FILTERED) | TO(GROUP_ABANDONED)}},
     [MACHINE_SAMPLE] = {"sample",
                         4,
                         {"waiting", "leased", "done", "void"},
                         {[SAMPLE_WAITING] = TO(SAMPLE_LEASED) | TO(SAMPLE_VOID),
                          [SAMPLE_LEASED] = TO(SAMPLE_DONE) | TO(SAMPLE_WAITING) | TO(SAMPLE_VOID),
-                      [SAMPLE_DONE] = TO(SAMPLE_WAITING)}},
+                         [SAMPLE_DONE] = TO(SAMPLE_WAITING)}},
     [MACHINE_LEASE] = {"lease",
                        6,
                        {"granted", "done", "expired", "lost", "handed_back", "superseded"},

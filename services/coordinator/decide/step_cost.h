@@ -3,8 +3,8 @@
  *   slot:   0  1  2    3    4     5      6 ...       rows up to 1, 2, 4, 8 ... : slot = ceil(log2 rows)
  *   holds:  sums of steps, of their rows and of their microseconds, in which the past fades
  *
- * Generation-servers add up their steps in such a table and report it by heartbeat; the coordinator notes what was added
- * since the last one.  The cost of any number of rows is read between the slots' means, by straight lines.
+ * Generation-servers add up their steps in such a table and report it by heartbeat; the coordinator notes what was
+ * added since the last one.  The cost of any number of rows is read between the slots' means, by straight lines.
  *
  * Written by route_workers.c, read by admission.c, both on the writer's thread.  Pure: time is an argument. */
 #ifndef LEASEHOLD_COORDINATOR_DECIDE_STEP_COST_H

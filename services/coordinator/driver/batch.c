@@ -84,8 +84,8 @@ enum rc batch_submit(const struct batch *b, struct http_client *http, bool ask_f
   return trainer_submit_batch(&t, &b->built.message, SUBMIT_MS, err);
 }
 
-/* One long poll.  Whole log-probabilities travel only where their digest says that they differ; entropies always do, because
- * nobody else has them. */
+/* One long poll.  Whole log-probabilities travel only where their digest says that they differ; entropies always do,
+ * because nobody else has them. */
 static enum rc poll(const struct trainer_client *t, const char *id, bool with_logprobs, struct batch_status *status,
                     struct arena *arena, struct err *err) {
   arena_free(arena);
@@ -105,7 +105,8 @@ static enum rc sift(struct batch *b, const struct batch_status *status, struct e
   for (size_t i = 0; i < status->refusal_count; i++) {
     kept.refusals[i] = status->refusals[i];
     kept.refusals[i].id = arena_strdup(&b->arena, status->refusals[i].id);
-    if (!kept.refusals[i].id) return err_set(err, RC_NO_MEMORY, NULL, "what a batch was refused for was refused memory");
+    if (!kept.refusals[i].id)
+      return err_set(err, RC_NO_MEMORY, NULL, "what a batch was refused for was refused memory");
   }
   const enum rc rc = batch_verify_sift(&b->refusals, &b->built, &b->sources, &kept, &b->arena, err);
   b->refusals.run = b->run;

@@ -44,11 +44,13 @@ enum rc batch_make(struct batch **out, struct readers *readers, struct run_conte
                    const struct trainer_target *trainer, const struct batch_place *place, struct err *err);
 void batch_free(struct batch *b); /* NULL is fine */
 
-/* ask_first: an earlier life may have submitted it; then it is submitted only if the trainer does not know it, or failed it. */
+/* ask_first: an earlier life may have submitted it; then it is submitted only if the trainer does not know it, or
+ *   failed it. */
 enum rc batch_submit(const struct batch *b, struct http_client *http, bool ask_first, struct err *err);
 
-/* Waits until the batch is done at the trainer, or until *cancel.  *status lives in the arena, and from then on the batch
- * is without the groups that the trainer refused.  RC_CONFLICT when the trainer failed it; RC_UNAVAILABLE when cancelled. */
+/* Waits until the batch is done at the trainer, or until *cancel.  *status lives in the arena, and from then on the
+ * batch is without the groups that the trainer refused.  RC_CONFLICT when the trainer failed it; RC_UNAVAILABLE when
+ * cancelled. */
 enum rc batch_await(struct batch *b, struct http_client *http, const atomic_bool *cancel,
                     struct batch_status *status, struct mismatch *mismatch, struct arena *arena, struct err *err);
 

@@ -1,5 +1,5 @@
-/* Waits for the answers of batches and inner steps, one after the other, and has the writer store them.  One thread, one
- * mutex; only the thread touches the job in hand. */
+/* Waits for the answers of batches and inner steps, one after the other, and has the writer store them.  One thread,
+ * one mutex; only the thread touches the job in hand. */
 #include "services/coordinator/driver/batch_answers.h"
 
 #include <pthread.h>
@@ -75,7 +75,8 @@ static enum rc refusals_copy(struct refusals *out, const struct refusals *from, 
   out->refused = arena_alloc(arena, from->refused_count + 1, sizeof *out->refused);
   out->held = arena_alloc(arena, from->held_count + 1, sizeof *out->held);
   struct sample_refusal *why = arena_alloc(arena, from->refused_count + 1, sizeof *why);
-  if (!out->refused || !out->held || !why) return err_set(err, RC_NO_MEMORY, NULL, "what a batch was refused for was refused memory");
+  if (!out->refused || !out->held || !why)
+    return err_set(err, RC_NO_MEMORY, NULL, "what a batch was refused for was refused memory");
   for (size_t i = 0; i < from->refused_count; i++) {
     why[i] = *from->refused[i].why;
     why[i].id = NULL; /* round, group and sample say it */

@@ -5,11 +5,11 @@
  *     ^                          |                                       (when it was the last)
  *     +---- a kick: the trainer has room for another batch
  *
- * A job is the driver's until batch_answers_add and this thread's from then on.  Answers are awaited in the order in which
- * the jobs were sent.  The first failure ends the waiting: the jobs behind it are dropped (the database still has them as
- * not done), and the driver asks for the error.  Every
- * wait has a deadline; batch_answers_reset cuts the call in hand short.  Previous hop of a rollout: the trainer's answer
- * (trainer-server/engine/batch.c).  Next: the step (driver/step.c). */
+ * A job is the driver's until batch_answers_add and this thread's from then on.  Answers are awaited in the order in
+ * which the jobs were sent.  The first failure ends the waiting: the jobs behind it are dropped (the database still has
+ * them as not done), and the driver asks for the error.  Every wait has a deadline; batch_answers_reset cuts the call
+ * in hand short.  Previous hop of a rollout: the trainer's answer (trainer-server/engine/batch.c).  Next: the step
+ * (driver/step.c). */
 #ifndef LEASEHOLD_COORDINATOR_DRIVER_BATCH_ANSWERS_H
 #define LEASEHOLD_COORDINATOR_DRIVER_BATCH_ANSWERS_H
 

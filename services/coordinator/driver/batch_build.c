@@ -48,8 +48,9 @@ static enum rc unit_of_dataset(struct batch_group *g, struct run_context *x, int
 static enum rc groups_alloc(struct built_batch *out, struct store *s, int64_t run, int64_t round, int64_t number,
                             struct arena *arena, struct err *err) {
   int64_t groups = 0;
-  enum rc rc = store_int(s, &groups, err, "SELECT count(*) FROM groups WHERE run = ?1 AND trained_in = ?2 AND batch = ?3",
-                         BINDS(b_int(run), b_int(round), b_int(number)));
+  enum rc rc =
+      store_int(s, &groups, err, "SELECT count(*) FROM groups WHERE run = ?1 AND trained_in = ?2 AND batch = ?3",
+                BINDS(b_int(run), b_int(round), b_int(number)));
   *out = (struct built_batch){0};
   out->message.groups = arena_alloc(arena, (size_t)groups + 1, sizeof *out->message.groups);
   out->lags = arena_alloc(arena, (size_t)groups + 1, sizeof *out->lags);
@@ -81,7 +82,8 @@ static enum rc sample_in_flight(struct built_batch *out, struct store *s, struct
                                 const struct lag_sample *which, int64_t version, struct arena *arena,
                                 struct err *err) {
   sample->behaviour = out->behaviour[out->sample_count];
-  return batch_lag_add(&out->lags[out->message.group_count - 1], &out->compared[out->sample_count], s, which, sample, version, arena, err);
+  return batch_lag_add(&out->lags[out->message.group_count - 1], &out->compared[out->sample_count], s, which, sample,
+                       version, arena, err);
 }
 
 /* What a preprocessor has computed of the group before the batch was planned; nothing otherwise. */
@@ -114,8 +116,8 @@ static enum rc read_reference(struct batch_group *g, struct store *s, const stru
 }
 
 static enum rc read_group(struct built_batch *out, struct store *s, const struct batch_key *batch,
-                          const struct group_key *key, int64_t count, const struct group_prompt *prompt, struct arena *arena,
-                          struct err *err) {
+                          const struct group_key *key, int64_t count, const struct group_prompt *prompt,
+                          struct arena *arena, struct err *err) {
   struct batch_group *g = &out->message.groups[out->message.group_count++];
   struct group_record record;
   enum rc rc = group_message(g, &record, s, key, prompt, count, arena, err);

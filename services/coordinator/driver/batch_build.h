@@ -2,9 +2,9 @@
  * (cross-entropy), and the comparison of its answer with the behaviour log-probabilities that were recorded.
  *
  * Called by batch.c, on the driver's thread, with a connection for readers.  Everything built lives in the
- * caller's arena, one per batch.  It must not put behaviour log-probabilities into the message, but in `inflight`, whose
- * losses need them: if the trainer knew them, the comparison would prove less.  It decides nothing: batching.c has chosen
- * the groups of a batch.
+ * caller's arena, one per batch.  It must not put behaviour log-probabilities into the message, but in `inflight`,
+ * whose losses need them: if the trainer knew them, the comparison would prove less.  It decides nothing: batching.c
+ * has chosen the groups of a batch.
  *
  * Previous hop of a rollout: group_seal.c.  Next: batch.c. */
 #ifndef LEASEHOLD_COORDINATOR_DRIVER_BATCH_BUILD_H
@@ -43,7 +43,8 @@ enum rc batch_from_dataset(struct built_batch *out, struct store *s, struct run_
 
 /* Whether the trainer's digest is that of the recorded log-probabilities, or none are recorded. */
 bool logprobs_agree(const struct built_batch *b, const struct digest *trainers, struct arena *arena);
-/* The trained tokens' log-probabilities, bit for bit.  RC_CORRUPT when samples or counts do not fit the message. Pure. */
+/* The trained tokens' log-probabilities, bit for bit.  RC_CORRUPT when samples or counts do not fit the message.
+ * Pure. */
 enum rc logprobs_compare(struct mismatch *out, const struct built_batch *b, const struct batch_status *answer,
                          struct err *err);
 

@@ -1,5 +1,5 @@
-/* How old the trained tokens of a batch are, and which of them must agree with the trainer bit for bit: in an `inflight` run
- * a sample's tokens may be of several versions.
+/* How old the trained tokens of a batch are, and which of them must agree with the trainer bit for bit: in an
+ * `inflight` run a sample's tokens may be of several versions.
  *
  *   spans    | v-2, fresh | v-1 | v | v, fresh |     the batch is computed by version v
  *   lag      |     2      |  1  | 0 |    0     |

@@ -23,11 +23,15 @@ static enum rc sources_read(struct batch_sources *out, const struct built_batch 
   if (!out->items) return no_memory(err);
   enum rc rc = store_query(
       s, &q, err,
-      "SELECT x.round, x.group_ordinal, x.sample, x.worker, EXISTS (SELECT 1 FROM workers t WHERE t.id = ?4 AND t.exactness = "
-      "?5 AND NOT EXISTS (SELECT 1 FROM workers w WHERE (w.id = x.worker OR w.id IN (SELECT h.worker FROM handed_back h WHERE "
+      "SELECT x.round, x.group_ordinal, x.sample, x.worker, EXISTS (SELECT 1 FROM workers t WHERE t.id = ?4 AND "
+      "t.exactness = "
+      "?5 AND NOT EXISTS (SELECT 1 FROM workers w WHERE (w.id = x.worker OR w.id IN (SELECT h.worker FROM handed_back "
+      "h WHERE "
       "h.run = x.run AND h.round = x.round AND h.group_ordinal = x.group_ordinal AND h.sample = x.sample)) AND "
-      "(w.exactness <> ?5 OR w.device <> t.device))) FROM groups g INDEXED BY groups_batch CROSS JOIN samples x ON x.run = g.run "
-      "AND x.round = g.round AND x.group_ordinal = g.ordinal WHERE g.run = ?1 AND g.trained_in = ?2 AND g.batch = ?3 ORDER BY "
+      "(w.exactness <> ?5 OR w.device <> t.device))) FROM groups g INDEXED BY groups_batch CROSS JOIN samples x ON "
+      "x.run = g.run "
+      "AND x.round = g.round AND x.group_ordinal = g.ordinal WHERE g.run = ?1 AND g.trained_in = ?2 AND g.batch = ?3 "
+      "ORDER BY "
       "x.round, x.group_ordinal, x.sample",
       BINDS(b_int(key->run), b_int(key->round), b_int(key->number), b_int(key->trainer), b_int(WORKER_INVARIANT)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row && n < b->sample_count)
@@ -42,8 +46,9 @@ static enum rc sources_read(struct batch_sources *out, const struct built_batch 
                  id_batch(key->run, key->round, key->number).text, b->sample_count, n);
 }
 
-enum rc batch_verify_fill(struct batch_sources *out, struct built_batch *b, struct store *s, const struct batch_key *key,
-                          const struct run_config *config, struct arena *arena, struct err *err) {
+enum rc batch_verify_fill(struct batch_sources *out, struct built_batch *b, struct store *s,
+                          const struct batch_key *key, const struct run_config *config, struct arena *arena,
+                          struct err *err) {
   const bool inexact_too = config->on_inexact != INEXACT_MARK;
   bool any = inexact_too;
   size_t at = 0;
@@ -72,8 +77,8 @@ enum rc batch_verify_fill(struct batch_sources *out, struct built_batch *b, stru
 /* ---- the answer ---- */
 
 /* The token at a place of a completion, and the log-probability that was recorded for it. */
-static enum rc given_find(struct refused_sample *out, const struct batch_sample *sample, const struct json_f32s *behaviour,
-                          const struct sample_refusal *why, struct err *err) {
+static enum rc given_find(struct refused_sample *out, const struct batch_sample *sample,
+                          const struct json_f32s *behaviour, const struct sample_refusal *why, struct err *err) {
   const size_t place = (size_t)sample->prompt_length + (size_t)why->position;
   size_t before = 0;
   for (size_t g = 0; g < sample->segment_count; g++) {
@@ -86,8 +91,8 @@ static enum rc given_find(struct refused_sample *out, const struct batch_sample 
     }
     if (segment->loss_mask) before += (size_t)segment->count;
   }
-  return err_set(err, RC_CORRUPT, "refusals.position", "the trainer refuses token %d of sample %s, which is not trained on",
-                 why->position, sample->id);
+  return err_set(err, RC_CORRUPT, "refusals.position",
+                 "the trainer refuses token %d of sample %s, which is not trained on", why->position, sample->id);
 }
 
 static const struct sample_refusal *refusal_of(const struct batch_status *answer, const char *sample) {
@@ -97,8 +102,8 @@ static const struct sample_refusal *refusal_of(const struct batch_status *answer
 }
 
 /* at: the group's first sample in the batch.  *refused: so many of its samples are. */
-static enum rc group_sift(struct refusals *found, const struct built_batch *b, const struct batch_sources *sources, size_t g,
-                          size_t at, const struct batch_status *answer, size_t *refused, struct err *err) {
+static enum rc group_sift(struct refusals *found, const struct built_batch *b, const struct batch_sources *sources,
+                          size_t g, size_t at, const struct batch_status *answer, size_t *refused, struct err *err) {
   const struct batch_group *group = &b->message.groups[g];
   enum rc rc = RC_OK;
   *refused = 0;
@@ -127,8 +132,8 @@ static struct held_samples *held_of(struct refusals *found, int64_t worker) {
 }
 
 /* Samples of a group that held; at: its first. */
-static void group_held(struct refusals *found, const struct built_batch *b, const struct batch_sources *sources, size_t g,
-                       size_t at) {
+static void group_held(struct refusals *found, const struct built_batch *b, const struct batch_sources *sources,
+                       size_t g, size_t at) {
   const struct batch_group *group = &b->message.groups[g];
   for (size_t i = 0; i < group->sample_count; i++) {
     const int32_t from = group->samples[i].exact_from;

@@ -1,13 +1,14 @@
-/* How the batches of an `inflight` run are verified: what the message says of it, and what the answer makes of the batch.
+/* How the batches of an `inflight` run are verified: what the message says of it, and what the answer makes of the
+ * batch.
  *
  *   built batch --batch_verify_fill--> uniforms' keys, bounds, and from which token on each sample must be exact
  *      ... the trainer's pass, whose gradient of a refused group is in no sum ...
  *   answer --batch_verify_sift--> the batch without the refused groups | what was refused, and who held (checks/refusals.h)
  *          --batch_verify_older--> and how far off older tokens were, where whole log-probabilities came
  *
- * Which samples promise the trainer's bits is read of the workers that drew them, as the database has them: a batch that is
- * sent again says the same.  A batch of a round that is over is of the record, which has no refused groups any more, and is
- * not verified.
+ * Which samples promise the trainer's bits is read of the workers that drew them, as the database has them: a batch
+ * that is sent again says the same.  A batch of a round that is over is of the record, which has no refused groups any
+ * more, and is not verified.
  *
  * Called by batch.c, with a connection for readers; memory is the batch's. */
 #ifndef LEASEHOLD_COORDINATOR_DRIVER_BATCH_VERIFY_H
@@ -26,11 +27,12 @@ struct batch_sources {
   struct sample_source *items; /* [the batch's samples]; NULL: it is not verified */
 };
 
-enum rc batch_verify_fill(struct batch_sources *out, struct built_batch *b, struct store *s, const struct batch_key *key,
-                          const struct run_config *config, struct arena *arena, struct err *err);
-/* Takes the groups that the answer refuses out of the batch and its sources.  *found: what became of it, but for who asks (run, round,
- * number); its memory is the arena's and the answer's.  RC_CORRUPT when the answer refuses what the batch does not have; a
- * group that was refused before, and is not in the batch any more, is none. */
+enum rc batch_verify_fill(struct batch_sources *out, struct built_batch *b, struct store *s,
+                          const struct batch_key *key, const struct run_config *config, struct arena *arena,
+                          struct err *err);
+/* Takes the groups that the answer refuses out of the batch and its sources.  *found: what became of it, but for who
+ * asks (run, round, number); its memory is the arena's and the answer's.  RC_CORRUPT when the answer refuses what the
+ * batch does not have; a group that was refused before, and is not in the batch any more, is none. */
 enum rc batch_verify_sift(struct refusals *found, struct built_batch *b, struct batch_sources *sources,
                           const struct batch_status *answer, struct arena *arena, struct err *err);
 /* Of a sifted batch, whose samples the answer has. */

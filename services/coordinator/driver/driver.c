@@ -20,8 +20,8 @@ enum { IDLE_MS = 200, TICK_MS = 50, LOST_MS = 120000 };
 
 /* ---- working ---- */
 
-/* In flight, when a version has been published: the next step's groups go to the trainer, which waits for them, before the
- * times of the step that made the version are asked for. */
+/* In flight, when a version has been published: the next step's groups go to the trainer, which waits for them, before
+ * the times of the step that made the version are asked for. */
 static enum rc train_ahead(struct driver *d, const struct active_run *a, struct err *err) {
   struct active_run next = *a;
   int64_t round = 0;

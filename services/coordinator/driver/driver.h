@@ -1,14 +1,14 @@
-/* The driver: the thread that talks to the trainer.  It does what the writer must not wait for, and hands the writer every
- * outcome as a command.
+/* The driver: the thread that talks to the trainer.  It does what the writer must not wait for, and hands the writer
+ * every outcome as a command.
  *
  *   look at the database (a snapshot) --> start: fetch the model's files, load datasets, open the run at the trainer
  *                                     --> train: submit whole groups in order under a token budget, compare log-probabilities
  *                                     --> step: one optimizer step, then the new version
  *
  * Started and stopped by main.c.  Besides the run's context it keeps nothing that the database does not hold, and every
- * step can be taken again after a restart, because batches and steps are idempotent by id.  Trouble that passes is waited
- * out, any other pauses the run with a sentence (trouble.h).  Previous hop of a rollout: rounds/group_seal.c.  Next:
- * train.c. */
+ * step can be taken again after a restart, because batches and steps are idempotent by id.  Trouble that passes is
+ * waited out, any other pauses the run with a sentence (trouble.h).  Previous hop of a rollout: rounds/group_seal.c.
+ * Next:  train.c. */
 #ifndef LEASEHOLD_COORDINATOR_DRIVER_DRIVER_H
 #define LEASEHOLD_COORDINATOR_DRIVER_DRIVER_H
 

@@ -53,14 +53,16 @@ struct driver {
   int sealed; /* groups, since it last began to look */
   int waking; /* so many of them wake it when it waits */
 
-  int groups_wanted; /* how many more are worth another pass, as far as the last one could tell; INT_MAX: an answer is */
+  int groups_wanted; /* how many more are worth another pass, as far as the last one could tell; INT_MAX: an answer
+                      * is */
 
   struct late_check *late_check;
   struct batch_answers *answers;
   struct sent_batches sent;
   int64_t newest_round; /* up to it something may have been sent before the run was taken up, or was sent since */
   struct sent_step stepping;
-  struct batch *ahead; /* of the round behind the one in step, submitted in this life and awaited once that is open; NULL: none */
+  struct batch *ahead; /* of the round behind the one in step, submitted in this life and awaited once that is open;
+                        * NULL: none */
   struct run_context *context;        /* of the active run */
   int64_t context_from;               /* the incarnation whose model files it was made of, until that was verified */
   int64_t verified_trainer;           /* the incarnation that was seen to hold the run's version */

@@ -10,8 +10,8 @@
 
 enum rc step_groups(struct store *s, struct submit_step *m, int64_t run, int64_t round, struct arena *arena,
                     struct err *err) {
-#define OF_STEP                                                                                                        \
-  " FROM groups INDEXED BY groups_batch WHERE run = ?1 AND trained_in = ?2 AND batch IN (SELECT number FROM batches "    \
+#define OF_STEP                                                                                                       \
+  " FROM groups INDEXED BY groups_batch WHERE run = ?1 AND trained_in = ?2 AND batch IN (SELECT number FROM batches " \
   "WHERE run = ?1 AND round = ?2 AND step = ?3)"
   struct rows q;
   bool row;

@@ -1,4 +1,5 @@
-/* The thread that checks large datasets: takes the oldest run in state `checking`, and moves it to `queued` or `failed`. */
+/* The thread that checks large datasets: takes the oldest run in state `checking`, and moves it to `queued` or
+ * `failed`. */
 #include "services/coordinator/driver/late_check.h"
 
 #include <pthread.h>
@@ -128,7 +129,8 @@ static bool judge(struct late_check *l, const char *config) {
     rc = tell(l, (struct verdict_message){.run = l->run, .verdict = FOUND_BAD, .text = why}, &err);
   else
     show(l, why);
-  if (rc != RC_OK) log_warn("what was found out about run %s could not be stored: %s", id_run(l->run).text, err.message);
+  if (rc != RC_OK)
+    log_warn("what was found out about run %s could not be stored: %s", id_run(l->run).text, err.message);
   return rc == RC_OK && (found == RC_OK || is_refusal(found));
 }
 

@@ -4,8 +4,9 @@
  *                                             \--a line is bad--> failed, with what a refusal would have said
  *
  * Runs behind one that is checked wait for it; the one that is active goes on.  A restart of the coordinator begins the
- * check again, and so does trouble that passes (memory, the disk, the database).  `waiting_for` of the run says how far the
- * check is.  Started and stopped by driver.c; it talks to the writer by commands and owns nothing that must survive. */
+ * check again, and so does trouble that passes (memory, the disk, the database).  `waiting_for` of the run says how far
+ * the check is.  Started and stopped by driver.c; it talks to the writer by commands and owns nothing that must
+ * survive. */
 #ifndef LEASEHOLD_COORDINATOR_DRIVER_LATE_CHECK_H
 #define LEASEHOLD_COORDINATOR_DRIVER_LATE_CHECK_H
 

@@ -35,12 +35,12 @@ enum rc look_digest(struct readers *readers, int64_t run, int64_t version, struc
  * may start from what it leaves. */
 static enum rc read_run(struct store *s, struct active_run *a, struct err *err) {
   struct rows q;
-  enum rc rc = store_query(
-      s, &q, err,
-      "SELECT id, state, rounds, config, error IS NOT NULL, waiting_for, created_ms FROM runs WHERE state IN (?1, ?2, ?3, ?4, ?5, "
-      "?6) ORDER BY state IN (?1, ?6), id LIMIT 1",
-      BINDS(b_int(RUN_QUEUED), b_int(RUN_STARTING), b_int(RUN_RUNNING), b_int(RUN_PAUSED), b_int(RUN_STOPPING),
-            b_int(RUN_CHECKING)));
+  enum rc rc = store_query(s, &q, err,
+                           "SELECT id, state, rounds, config, error IS NOT NULL, waiting_for, created_ms FROM runs "
+                           "WHERE state IN (?1, ?2, ?3, ?4, ?5, "
+                           "?6) ORDER BY state IN (?1, ?6), id LIMIT 1",
+                           BINDS(b_int(RUN_QUEUED), b_int(RUN_STARTING), b_int(RUN_RUNNING), b_int(RUN_PAUSED),
+                                 b_int(RUN_STOPPING), b_int(RUN_CHECKING)));
   if (rc == RC_OK) rc = rows_next(&q, &a->found, err);
   if (rc == RC_OK && a->found && rows_int(&q, 1) == RUN_CHECKING) a->found = false;
   if (rc == RC_OK && a->found) {
@@ -69,7 +69,8 @@ static enum rc read_progress(struct store *s, struct active_run *a, struct err *
   }
   rows_end(&q);
   if (rc != RC_OK) return rc;
-  rc = store_query(s, &q, err, "SELECT round, version, state, jobs_undone FROM rounds WHERE run = ?1 ORDER BY round DESC LIMIT 1",
+  rc = store_query(s, &q, err,
+                   "SELECT round, version, state, jobs_undone FROM rounds WHERE run = ?1 ORDER BY round DESC LIMIT 1",
                    BINDS(b_int(a->run)));
   if (rc == RC_OK) rc = rows_next(&q, &a->has_round, err);
   if (rc == RC_OK && a->has_round) {

@@ -1,9 +1,9 @@
 /* What the driver reads of the database before it chooses what to do: the trainer that holds the place, the run to
  * work on and that run's newest round.
  *
- * Called by the driver's thread at the beginning of every turn, and by its steps when they must know whether something has
- * changed meanwhile.  Everything is read on a connection for readers;
- * nothing is written or kept, so a result is as old as its snapshot.  The caller owns what it is given. */
+ * Called by the driver's thread at the beginning of every turn, and by its steps when they must know whether something
+ * has changed meanwhile.  Everything is read on a connection for readers; nothing is written or kept, so a result is as
+ * old as its snapshot.  The caller owns what it is given. */
 #ifndef LEASEHOLD_COORDINATOR_DRIVER_LOOK_H
 #define LEASEHOLD_COORDINATOR_DRIVER_LOOK_H
 

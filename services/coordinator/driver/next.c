@@ -6,8 +6,8 @@
 #include "services/coordinator/rounds/batches.h"
 #include "services/coordinator/rounds/round.h"
 
-/* Batches at the trainer at once: while one is computed the next waits, so that the trainer never stands still.  With more,
- * the groups that are still to come would be cut into smaller batches. */
+/* Batches at the trainer at once: while one is computed the next waits, so that the trainer never stands still.  With
+ * more, the groups that are still to come would be cut into smaller batches. */
 enum { AHEAD = 2 };
 
 /* While the trainer has work, the next batch of an open round waits for this share of the round's groups: smaller ones
@@ -35,7 +35,9 @@ enum next_work next_work(const struct active_run *a, bool trainer, const struct 
 }
 
 int64_t next_again(const struct active_run *a, int64_t held_version) {
-  return a->has_round && a->round < a->rounds && a->round_state <= ROUND_STEPPING && held_version <= a->version ? a->round : -1;
+  return a->has_round && a->round < a->rounds && a->round_state <= ROUND_STEPPING && held_version <= a->version
+             ? a->round
+             : -1;
 }
 
 int64_t next_taken(const struct active_run *a, int64_t held_version) {
@@ -49,8 +51,8 @@ static enum rc plan_execute(struct core *c, struct command *cmd, struct err *err
   return batches_plan(c, cmd->message, err);
 }
 
-/* How many groups are worth a batch of their own.  When the trainer has nothing to do, one is enough; so are the last ones
- * of an optimizer step, since those of the next step wait for them. */
+/* How many groups are worth a batch of their own.  When the trainer has nothing to do, one is enough; so are the last
+ * ones of an optimizer step, since those of the next step wait for them. */
 static int groups_worth_sending(const struct run_config *config, const struct active_run *a, int at_trainer,
                                 const struct batch_plan *plan) {
   if (a->round_state != ROUND_OPEN || at_trainer == 0 || plan->completes) return 1;

@@ -1,10 +1,11 @@
-/* What the driver does next, as far as that needs no trainer: which kind of work, and which job of a round goes to the trainer.
+/* What the driver does next, as far as that needs no trainer: which kind of work, and which job of a round goes to the
+ * trainer.
  *
  *   a look (look.h) --next_work--> start | train | step
  *   train: stored jobs that were not sent, in the trainer's order --> else a new batch of what is sealed, once it is worth one
  *
- * Called by driver.c and train.c on the driver's thread, and by the simulation, which sends to a trainer of its own.  Knows
- * no connection and waits for nothing but the writer. */
+ * Called by driver.c and train.c on the driver's thread, and by the simulation, which sends to a trainer of its own.
+ * Knows no connection and waits for nothing but the writer. */
 #ifndef LEASEHOLD_COORDINATOR_DRIVER_NEXT_H
 #define LEASEHOLD_COORDINATOR_DRIVER_NEXT_H
 
@@ -33,10 +34,12 @@ struct next_job {
   bool stored; /* it is in the database, and an earlier life may have sent it */
   struct round_job job;
   struct command *plan; /* of a batch that is not: next_job_plan takes it over */
-  int groups_wanted; /* when nothing was found: so many more sealed groups are worth another look; INT_MAX: an answer is */
+  int groups_wanted; /* when nothing was found: so many more sealed groups are worth another look; INT_MAX: an answer
+                      * is */
 };
 
-/* The job behind `newest`, the last one that was sent.  at_trainer: batches there whose answers have not come.  wall_ms: the core's. */
+/* The job behind `newest`, the last one that was sent.  at_trainer: batches there whose answers have not come.
+ * wall_ms: the core's. */
 enum rc next_job_find(struct next_job *out, struct readers *readers, struct run_context *x, const struct active_run *a,
                       const struct round_job *newest, int at_trainer, int64_t batch_tokens, int64_t wall_ms,
                       struct err *err);

@@ -27,10 +27,11 @@ static enum rc part_read(struct driver *d, int64_t run, int64_t version, struct 
   *out = (struct active_run){.found = true, .run = run, .has_version = true};
   enum rc rc = readers_take(driver_readers(d), &s, err);
   if (rc != RC_OK) return rc;
-  rc = store_query(s, &q, err,
-                   "SELECT config, rounds, coalesce((SELECT max(version) FROM versions WHERE run = id), -1) FROM runs WHERE "
-                   "id = ?1",
-                   BINDS(b_int(run)));
+  rc = store_query(
+      s, &q, err,
+      "SELECT config, rounds, coalesce((SELECT max(version) FROM versions WHERE run = id), -1) FROM runs WHERE "
+      "id = ?1",
+      BINDS(b_int(run)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
     out->config = strdup(rows_text(&q, 0, NULL));
@@ -47,8 +48,8 @@ static enum rc part_read(struct driver *d, int64_t run, int64_t version, struct 
   return rc == RC_OK ? look_digest(driver_readers(d), run, out->version, &out->digest, err) : rc;
 }
 
-/* What the trainer held: the version that was noted when the run began; in runs from before that was, the newest of the run
- * that had trained before.  run 0: none had. */
+/* What the trainer held: the version that was noted when the run began; in runs from before that was, the newest of the
+ * run that had trained before.  run 0: none had. */
 static enum rc held_before(struct driver *d, int64_t run, struct part *out, struct err *err) {
   struct store *s;
   struct rows q;
@@ -61,10 +62,11 @@ static enum rc held_before(struct driver *d, int64_t run, struct part *out, stru
   if (rc == RC_OK && row) *out = (struct part){.run = rows_int(&q, 0), .version = rows_int(&q, 1)};
   rows_end(&q);
   if (rc == RC_OK && !row)
-    rc = store_int(s, &out->run, err,
-                   "SELECT coalesce(max(id), 0) FROM runs WHERE id < ?1 AND EXISTS (SELECT 1 FROM versions WHERE run = id "
-                   "AND version > 0)",
-                   BINDS(b_int(run)));
+    rc = store_int(
+        s, &out->run, err,
+        "SELECT coalesce(max(id), 0) FROM runs WHERE id < ?1 AND EXISTS (SELECT 1 FROM versions WHERE run = id "
+        "AND version > 0)",
+        BINDS(b_int(run)));
   readers_give(driver_readers(d), s);
   return rc;
 }
@@ -95,8 +97,8 @@ static enum rc trainer_await(struct driver *d, struct err *err) {
   return err_set(err, RC_UNAVAILABLE, NULL, "the coordinator is stopping");
 }
 
-/* The place may be kept for the trainer of the record, which does not come, and this one does not hold it before that is
- * over and it has heard of it. */
+/* The place may be kept for the trainer of the record, which does not come, and this one does not hold it before that
+ * is over and it has heard of it. */
 static enum rc open_patiently(struct driver *d, const struct open_run *m, struct open_run_answer *answer,
                               struct arena *arena, struct err *err) {
   const struct trainer_client t = driver_trainer(d);
@@ -131,7 +133,8 @@ static enum rc part_open(struct driver *d, const struct active_run *a, int64_t *
     digest_hex(theirs, &answer.digest);
     digest_hex(ours, &recorded);
     rc = err_set(err, RC_CONFLICT, "replay",
-                 "run %s, version %" PRId64 ": the trainer has digest %.12s, the recorded one is %.12s: start it with an "
+                 "run %s, version %" PRId64
+                 ": the trainer has digest %.12s, the recorded one is %.12s: start it with an "
                  "empty --state-dir and with the model that the run began with",
                  id.text, answer.version, theirs, ours);
   }
@@ -150,8 +153,8 @@ static enum rc part_replay(struct driver *d, struct active_run *a, struct err *e
   return RC_OK;
 }
 
-/* The configuration says what comes before, and the context reads it; so each run's is made on the way back, and again on
- * the way forth. */
+/* The configuration says what comes before, and the context reads it; so each run's is made on the way back, and again
+ * on the way forth. */
 static enum rc chain_find(struct driver *d, int64_t run, struct part *parts, int *count, struct err *err) {
   struct part next = {.run = run, .version = -1};
   enum rc rc = RC_OK;

@@ -28,9 +28,10 @@ enum rc round_planned_ahead(struct readers *readers, int64_t run, int64_t round,
   int64_t number = 0;
   enum rc rc = readers_take(readers, &s, err);
   if (rc != RC_OK) return rc;
-  rc = store_int(s, &number, err,
-                 "SELECT batch FROM groups INDEXED BY groups_batch WHERE run = ?1 AND trained_in = ?2 ORDER BY batch LIMIT 1",
-                 BINDS(b_int(run), b_int(round)));
+  rc = store_int(
+      s, &number, err,
+      "SELECT batch FROM groups INDEXED BY groups_batch WHERE run = ?1 AND trained_in = ?2 ORDER BY batch LIMIT 1",
+      BINDS(b_int(run), b_int(round)));
   readers_give(readers, s);
   *planned = rc == RC_OK;
   *out = (struct round_job){.number = number};
@@ -41,8 +42,11 @@ enum rc trainer_job_send(struct trainer_job *out, struct readers *readers, struc
                          const struct trainer_target *trainer, const struct round_place *place,
                          const struct round_job *job, bool ask_first, struct http_client *http, struct err *err) {
   const struct inner_step_place step = {.round = place->round, .step = job->step, .version = place->version};
-  const struct batch_place batch = {
-      .round = place->round, .number = job->number, .step = job->step, .version = place->version, .recorded = place->recorded};
+  const struct batch_place batch = {.round = place->round,
+                                    .number = job->number,
+                                    .step = job->step,
+                                    .version = place->version,
+                                    .recorded = place->recorded};
   *out = (struct trainer_job){0};
   enum rc rc = job->inner ? inner_step_make(&out->inner, readers, context, trainer, &step, err)
                           : batch_make(&out->batch, readers, context, trainer, &batch, err);

@@ -2,11 +2,12 @@
  *
  *   b0 b1 s0 b2 s1 b3 ...    b: batches, by number; s0: the inner step over the groups of b0 and b1
  *
- * Batches of step k come before inner step k, and those of step k+1 behind it.  Sums within a step commute, steps do not: so
- * train.c sends in this order, after a restart or to another incarnation of the trainer too, and replay.c repeats it.
+ * Batches of step k come before inner step k, and those of step k+1 behind it.  Sums within a step commute, steps do
+ * not: so train.c sends in this order, after a restart or to another incarnation of the trainer too, and replay.c
+ * repeats it.
  *
- * round_job_next reads, on the driver's thread.  A struct trainer_job belongs to one thread at a time: the driver's until it
- * is handed to batch_answers.c. */
+ * round_job_next reads, on the driver's thread.  A struct trainer_job belongs to one thread at a time: the driver's
+ * until it is handed to batch_answers.c. */
 #ifndef LEASEHOLD_COORDINATOR_DRIVER_ROUND_JOBS_H
 #define LEASEHOLD_COORDINATOR_DRIVER_ROUND_JOBS_H
 

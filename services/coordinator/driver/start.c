@@ -82,10 +82,11 @@ static enum rc check_held(struct driver *d, const struct active_run *a, const st
   enum rc rc =
       answer->version == a->version ? RC_OK : look_digest(driver_readers(d), a->run, answer->version, &digest, err);
   if (rc == RC_NOT_FOUND)
-    return err_set(err, RC_CONFLICT, "version",
-                   "the trainer holds version %" PRId64 " of run %s, the coordinator recorded versions up to %" PRId64
-                   "; if its database is a restored copy, set the trainer back by --go-back to a checkpoint up to that one",
-                   answer->version, id_run(a->run).text, a->version);
+    return err_set(
+        err, RC_CONFLICT, "version",
+        "the trainer holds version %" PRId64 " of run %s, the coordinator recorded versions up to %" PRId64
+        "; if its database is a restored copy, set the trainer back by --go-back to a checkpoint up to that one",
+        answer->version, id_run(a->run).text, a->version);
   if (rc != RC_OK) return rc;
   *behind = answer->version < a->version;
   if (digest_equal(&answer->digest, &digest)) return RC_OK;
@@ -161,7 +162,8 @@ enum rc start_run(struct driver *d, const struct active_run *a, struct err *err)
     d->verified_trainer = d->trainer.worker;
     d->context_from = 0;
     d->newest_round = a->has_round ? a->round : -1;
-    if (a->has_round && d->context->config.mode == MODE_INFLIGHT) d->newest_round++; /* its first batch went ahead of it */
+    if (a->has_round && d->context->config.mode == MODE_INFLIGHT)
+      d->newest_round++; /* its first batch went ahead of it */
     log_info("run %s: the trainer holds version %" PRId64, id.text, behind ? a->version : answer.version);
   }
   arena_free(&arena);

@@ -1,4 +1,5 @@
-/* Submits a round's step to the trainer, waits for the version, and has the writer publish it and store the step's times. */
+/* Submits a round's step to the trainer, waits for the version, and has the writer publish it and store the step's
+ * times. */
 #include "services/coordinator/driver/step.h"
 
 #include <inttypes.h>
@@ -24,7 +25,8 @@
 
 struct step_done_message {
   int64_t run, round, rounds;
-  bool answered; /* false: the trainer was lost after it had announced the version, and with it how long the step took */
+  bool answered; /* false: the trainer was lost after it had announced the version, and with it how long the step
+                  * took */
   int64_t version;
   struct digest digest;
   double grad_norm, lr;
@@ -152,7 +154,8 @@ static enum rc read_targets(struct store *s, struct submit_step *m, int64_t trai
   if (!m->push_to) return err_set(err, RC_NO_MEMORY, NULL, "a step's targets were refused memory");
   enum rc rc = store_query(
       s, &q, err,
-      "SELECT id, url, (fabric, fabric_kind) = (SELECT fabric, fabric_kind FROM workers WHERE id = ?3), fabric_place, push_token "
+      "SELECT id, url, (fabric, fabric_kind) = (SELECT fabric, fabric_kind FROM workers WHERE id = ?3), fabric_place, "
+      "push_token "
       "FROM workers WHERE live = 1 AND kind = ?1 AND ready = 1 AND draining = 0 AND exactness <> ?4 ORDER BY id LIMIT "
       "?2",
       BINDS(b_int(WORKER_GENERATION), b_int(workers_max), b_int(trainer), b_int(WORKER_FOREIGN)));
@@ -164,7 +167,8 @@ static enum rc read_targets(struct store *s, struct submit_step *m, int64_t trai
                                .fabric_place = rows_int(&q, 3)};
     const char *token = rows_text(&q, 4, NULL);
     if (*token) to->push_token = arena_strdup(arena, token);
-    if (!to->worker_id || !to->url || (*token && !to->push_token)) rc = err_set(err, RC_NO_MEMORY, NULL, "a step's targets were refused memory");
+    if (!to->worker_id || !to->url || (*token && !to->push_token))
+      rc = err_set(err, RC_NO_MEMORY, NULL, "a step's targets were refused memory");
   }
   rows_end(&q);
   return rc;
@@ -236,8 +240,8 @@ static enum rc step_await(struct driver *d, const struct active_run *a, int64_t 
   }
 }
 
-/* The trainer may have made the version durable before it was lost, and have forgotten the step's figures.  Then it holds
- * that version. */
+/* The trainer may have made the version durable before it was lost, and have forgotten the step's figures.  Then it
+ * holds that version. */
 static enum rc step_held(struct driver *d, const struct active_run *a, int64_t round, const struct submit_step *m,
                          struct arena *arena, struct err *err) {
   struct trainer_client t = driver_trainer(d);
@@ -266,7 +270,8 @@ static bool step_was_sent(const struct driver *d, const struct active_run *a, in
   return s->run == a->run && s->round == round && s->trainer == d->trainer.worker;
 }
 
-/* All batches of the round were sent to this trainer by this life, so no earlier one has submitted the step behind them. */
+/* All batches of the round were sent to this trainer by this life, so no earlier one has submitted the step behind
+ * them. */
 static bool step_is_new(const struct driver *d, const struct active_run *a, int64_t round) {
   const struct sent_batches *s = &d->sent;
   return s->first && s->run == a->run && s->round == round && s->trainer == d->trainer.worker &&

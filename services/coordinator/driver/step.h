@@ -1,10 +1,10 @@
-/* A round in step: names its groups, those that no inner step has taken, and their denominator to the trainer, waits for the version, publishes it if the trainer
- * has not, and stores how long the step took.
+/* A round in step: names its groups, those that no inner step has taken, and their denominator to the trainer, waits
+ * for the version, publishes it if the trainer has not, and stores how long the step took.
  *
- * Driver's thread; waits for the whole step, with a deadline for every poll, but in flight: there the publication wakes the
- * driver, which sends the next step's groups first and asks for the times then.  A step that was taken in an earlier life is
- * not taken again.  Previous hop: batch_answers.c.  Next: trainer-server/api/route_submit_step.c; the version comes back by
- * POST /v1/versions (api/route_versions.c) and by the step's own status, whichever is first. */
+ * Driver's thread; waits for the whole step, with a deadline for every poll, but in flight: there the publication wakes
+ * the driver, which sends the next step's groups first and asks for the times then.  A step that was taken in an
+ * earlier life is not taken again.  Previous hop: batch_answers.c.  Next: trainer-server/api/route_submit_step.c; the
+ * version comes back by POST /v1/versions (api/route_versions.c) and by the step's own status, whichever is first. */
 #ifndef LEASEHOLD_COORDINATOR_DRIVER_STEP_H
 #define LEASEHOLD_COORDINATOR_DRIVER_STEP_H
 

@@ -32,7 +32,8 @@ static enum rc send_job(struct driver *d, const struct active_run *a, const stru
   if (rc == RC_OK) rc = batch_answers_add(d->answers, &made, err);
   if (rc == RC_OK) d->sent.newest = *job;
   if (rc == RC_OK)
-    log_debug("%s %" PRId64 " is with the trainer", job->inner ? "inner step" : "batch", job->inner ? job->step : job->number);
+    log_debug("%s %" PRId64 " is with the trainer", job->inner ? "inner step" : "batch",
+              job->inner ? job->step : job->number);
   return rc;
 }
 
@@ -51,12 +52,13 @@ static void sent_begin(struct driver *d, const struct active_run *a) {
   if (d->sent.first) d->newest_round = a->round;
 }
 
-/* What is stored and was not sent in this life, or what could be planned.  Of a round that is new to this life an earlier one
- * has sent nothing, though its first batch may be stored (rounds/publish.c). */
+/* What is stored and was not sent in this life, or what could be planned.  Of a round that is new to this life an
+ * earlier one has sent nothing, though its first batch may be stored (rounds/publish.c). */
 static enum rc send_next(struct driver *d, const struct active_run *a, struct next_job *next, struct err *err) {
   if (!next->stored) {
     const enum rc rc = next_job_plan(d->core, next, err);
-    if (rc == RC_CONFLICT && d->context->config.mode == MODE_INFLIGHT) return RC_OK; /* a group was dropped: others are chosen */
+    if (rc == RC_CONFLICT && d->context->config.mode == MODE_INFLIGHT)
+      return RC_OK; /* a group was dropped: others are chosen */
     if (rc != RC_OK) return rc;
     fault_die(COORDINATOR_FAULT_DIE_AFTER_PLAN, a->round);
   }

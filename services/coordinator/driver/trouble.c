@@ -49,8 +49,8 @@ static enum rc tell(struct driver *d, command_execute execute, const struct trou
 
 /* ---- judging ---- */
 
-/* A trainer that refuses our epoch or fence has not heard of us yet, or has heard of another coordinator since: its next
- * heartbeat tells which. */
+/* A trainer that refuses our epoch or fence has not heard of us yet, or has heard of another coordinator since: its
+ * next heartbeat tells which. */
 static bool passes(enum rc rc, const struct err *err) {
   if (rc == RC_CONFLICT) return strcmp(err->field, "epoch") == 0 || strcmp(err->field, "fence") == 0;
   return rc == RC_UNAVAILABLE || rc == RC_TIMEOUT || rc == RC_FULL || rc == RC_NO_MEMORY || rc == RC_IO;
@@ -64,7 +64,8 @@ static bool trainer_changed(struct driver *d) {
 }
 
 /* A trainer that was started again under the same address refuses what its predecessor had taken, before its
- * registration is seen.  So a refusal leads, once a round, to verifying what the trainer holds; the next one is believed. */
+ * registration is seen.  So a refusal leads, once a round, to verifying what the trainer holds; the next one is
+ * believed. */
 static bool doubt(struct driver *d, const struct active_run *a) {
   if (d->verified_trainer == 0 || (d->doubted_run == a->run && d->doubted_round == a->round)) return false;
   d->doubted_run = a->run;

@@ -1,8 +1,8 @@
 /* How long a round of a run takes in each mode, from the paces of servers and trainer that were measured one by one.
  *
- * Sampling is played as rounds are planned (decide/admission.h): a step costs by its rows, all samples are equally long.
- * What is not in it: messages, a pool whose servers differ, cores that a server and the trainer share.  Larger rounds than
- * that plays are played in part and taken in proportion.  Pure. */
+ * Sampling is played as rounds are planned (decide/admission.h): a step costs by its rows, all samples are equally
+ * long.  What is not in it: messages, a pool whose servers differ, cores that a server and the trainer share.  Larger
+ * rounds than that plays are played in part and taken in proportion.  Pure. */
 #ifndef LEASEHOLD_COORDINATOR_FORESEE_ROUND_TIMES_H
 #define LEASEHOLD_COORDINATOR_FORESEE_ROUND_TIMES_H
 
@@ -27,7 +27,8 @@ struct round_times {
   double inflight;         /* between two steps, when nobody waits: the slower side alone */
 };
 
-/* False, and nothing is told: a number is missing that it takes, such as the cost of steps of two sizes at least.  No pace is below 0. */
+/* False, and nothing is told: a number is missing that it takes, such as the cost of steps of two sizes at least.  No
+ * pace is below 0. */
 bool round_times(struct round_times *out, const struct round_paces *p, struct admission_room *room);
 
 #endif

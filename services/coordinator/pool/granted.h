@@ -3,10 +3,10 @@
  *
  *   leases.c --granted_note, granted_end--> here <--granted_find-- api/result_head.c, api/route_results.c
  *
- * The writer's thread notes, any thread asks; the lock is held for a copy at most.  It is a hint, like everything that is
- * known of a lease outside the writer: a lease that is not found is looked up in the database, and one that is found may
- * have ended just now.  The writer has the last word.  Memory: a block for each granted lease, GRANTED_MAX at most; of
- * groups with long answers nothing is noted. */
+ * The writer's thread notes, any thread asks; the lock is held for a copy at most.  It is a hint, like everything that
+ * is known of a lease outside the writer: a lease that is not found is looked up in the database, and one that is found
+ * may have ended just now.  The writer has the last word.  Memory: a block for each granted lease, GRANTED_MAX at most;
+ * of groups with long answers nothing is noted. */
 #ifndef LEASEHOLD_COORDINATOR_POOL_GRANTED_H
 #define LEASEHOLD_COORDINATOR_POOL_GRANTED_H
 

@@ -24,8 +24,8 @@ struct open_round {
   int64_t run, round, version; /* version: that samples are drawn from */
 };
 
-/* Of an `inflight` run: the oldest round with waiting samples, whatever has become of the round itself.  Samples are drawn
- * from what the worker holds. */
+/* Of an `inflight` run: the oldest round with waiting samples, whatever has become of the round itself.  Samples are
+ * drawn from what the worker holds. */
 static enum rc stream_round_now(struct core *c, const struct current_version *held, struct open_round *out, bool *found,
                                 struct err *err) {
   *out = (struct open_round){.run = c->context->run, .version = held->version};
@@ -93,10 +93,11 @@ static enum rc prompts_read(struct core *c, const struct open_round *r, int grou
     most[g] = (float)c->context->config.sampling.max_new_tokens;
     prompts[g] = -1;
   }
-  enum rc rc = store_query(c->store, &q, err,
-                           "SELECT ordinal, max_new_tokens, dataset_index FROM groups WHERE run = ?1 AND round = ?2 AND "
-                           "ordinal < ?3",
-                           BINDS(b_int(r->run), b_int(r->round), b_int(groups)));
+  enum rc rc =
+      store_query(c->store, &q, err,
+                  "SELECT ordinal, max_new_tokens, dataset_index FROM groups WHERE run = ?1 AND round = ?2 AND "
+                  "ordinal < ?3",
+                  BINDS(b_int(r->run), b_int(r->round), b_int(groups)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     const int64_t g = rows_int(&q, 0);
     if (!rows_null(&q, 1)) most[g] = (float)rows_int(&q, 1);
@@ -166,13 +167,14 @@ static enum rc group_samples(struct core *c, const struct open_round *r, const s
       out[(*count)++] = (struct waiting_sample){.group = g->ordinal, .sample = i};
     return RC_OK;
   }
-  enum rc rc = store_query(c->store, &q, err,
-                           "SELECT sample, fence FROM samples INDEXED BY samples_waiting WHERE run = ?1 AND round = ?2 "
-                           "AND group_ordinal = ?3 AND state = " SQL_SAMPLE_WAITING
-                           " AND NOT EXISTS (SELECT 1 FROM spans p WHERE p.run = samples.run AND p.round = samples.round "
-                           "AND p.group_ordinal = samples.group_ordinal AND p.sample = samples.sample AND p.version > "
-                           "?5) ORDER BY sample LIMIT ?4",
-                           BINDS(b_int(r->run), b_int(r->round), b_int(g->ordinal), b_int(max), b_int(r->version)));
+  enum rc rc =
+      store_query(c->store, &q, err,
+                  "SELECT sample, fence FROM samples INDEXED BY samples_waiting WHERE run = ?1 AND round = ?2 "
+                  "AND group_ordinal = ?3 AND state = " SQL_SAMPLE_WAITING
+                  " AND NOT EXISTS (SELECT 1 FROM spans p WHERE p.run = samples.run AND p.round = samples.round "
+                  "AND p.group_ordinal = samples.group_ordinal AND p.sample = samples.sample AND p.version > "
+                  "?5) ORDER BY sample LIMIT ?4",
+                  BINDS(b_int(r->run), b_int(r->round), b_int(g->ordinal), b_int(max), b_int(r->version)));
   for (; rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row; max--) {
     out[(*count)++] =
         (struct waiting_sample){.group = g->ordinal, .sample = (int32_t)rows_int(&q, 0), .fence = rows_int(&q, 1)};
@@ -195,8 +197,8 @@ static void *copy(struct arena *arena, const void *bytes, size_t len) {
   return out;
 }
 
-/* Which versions drew the tokens of a partial sample.  Only those of an `inflight` run have rows: the tokens of others are of
- * the lease's version. */
+/* Which versions drew the tokens of a partial sample.  Only those of an `inflight` run have rows: the tokens of others
+ * are of the lease's version. */
 static enum rc partial_spans(struct core *c, const struct open_round *r, int64_t group, struct lease *l,
                              struct partial_sample *s, struct arena *arena, struct err *err) {
   struct rows q;
@@ -263,10 +265,11 @@ static enum rc lease_of_group(struct core *c, const struct open_round *r, int64_
     l->temperature = before->temperature;
     return RC_OK;
   }
-  enum rc rc = store_query(c->store, &q, err,
-                           "SELECT purpose, prompt_ids, max_new_tokens, evaluation_set, answer, extra FROM groups WHERE run = ?1 "
-                           "AND round = ?2 AND ordinal = ?3",
-                           BINDS(b_int(r->run), b_int(r->round), b_int(group)));
+  enum rc rc = store_query(
+      c->store, &q, err,
+      "SELECT purpose, prompt_ids, max_new_tokens, evaluation_set, answer, extra FROM groups WHERE run = ?1 "
+      "AND round = ?2 AND ordinal = ?3",
+      BINDS(b_int(r->run), b_int(r->round), b_int(group)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && !row)
     rc = err_set(err, RC_CORRUPT, NULL, "group %s has samples but no row", id_group(r->run, r->round, group).text);
@@ -466,8 +469,8 @@ static enum rc grant_plan(struct core *c, const struct open_round *r, struct liv
   return note_overtaken(c, r, all, plan, *planned, err);
 }
 
-/* A worker that drew what the version would not have drawn gets nothing more of the run: checks/README.md.  *servers: less
- * those live ones that get nothing. */
+/* A worker that drew what the version would not have drawn gets nothing more of the run: checks/README.md.  *servers:
+ * less those live ones that get nothing. */
 static enum rc look_quarantined(struct core *c, const struct live_worker *w, int64_t run, bool *out, int *servers,
                                 struct err *err) {
   struct rows q;
@@ -687,7 +690,8 @@ enum rc leases_expire(struct core *c, struct err *err) {
   int64_t *const due_ms = &c->pool->leases_due_ms;
   int64_t first_ms = 0;
   if (!expiry_passed(*due_ms, c->now_ms)) return RC_OK;
-  enum rc rc = end_found(c, GRANTED_LEASES "deadline_ms <= ?1", BINDS(b_int(c->now_ms)), LEASE_EXPIRED, SAMPLES_BY_STATE, err);
+  enum rc rc =
+      end_found(c, GRANTED_LEASES "deadline_ms <= ?1", BINDS(b_int(c->now_ms)), LEASE_EXPIRED, SAMPLES_BY_STATE, err);
   if (rc == RC_OK)
     rc = store_int(c->store, &first_ms, err,
                    "SELECT coalesce(min(deadline_ms), ?1) FROM leases INDEXED BY leases_granted WHERE state "
@@ -697,19 +701,22 @@ enum rc leases_expire(struct core *c, struct err *err) {
   return rc;
 }
 
-enum rc leases_note_progress(struct core *c, struct live_worker *w, int64_t tokens_sampled, bool holds, struct err *err) {
+enum rc leases_note_progress(struct core *c, struct live_worker *w, int64_t tokens_sampled, bool holds,
+                             struct err *err) {
   const int64_t still_ms = c->now_ms - w->progressed_ms;
   char detail[LIMIT_NAME_MAX + 128];
   const bool told = w->exactness != WORKER_FOREIGN; /* engines of others tell of tokens when a sample ends */
   const bool stands = holds && told && tokens_sampled == w->tokens_sampled;
-  if (stands && !expiry_stands_still(w->progressed_ms, rate_value(&c->pool->rates.latency), c->options.lease_ttl_ms, c->now_ms))
+  if (stands &&
+      !expiry_stands_still(w->progressed_ms, rate_value(&c->pool->rates.latency), c->options.lease_ttl_ms, c->now_ms))
     return RC_OK;
   w->tokens_sampled = tokens_sampled;
   w->progressed_ms = c->now_ms;
   if (!stands) return RC_OK;
-  snprintf(detail, sizeof detail, "%s holds leases and has sampled nothing for %" PRId64 " ms: they are given to others",
-           w->name, still_ms);
-  const enum rc rc = journal_incident(c, c->context ? c->context->run : 0, "worker_stands_still", id_worker(w->id).text, detail, err);
+  snprintf(detail, sizeof detail,
+           "%s holds leases and has sampled nothing for %" PRId64 " ms: they are given to others", w->name, still_ms);
+  const enum rc rc =
+      journal_incident(c, c->context ? c->context->run : 0, "worker_stands_still", id_worker(w->id).text, detail, err);
   if (rc != RC_OK) return rc;
   return end_found(c, GRANTED_LEASES "worker = ?1", BINDS(b_int(w->id)), LEASE_EXPIRED, SAMPLES_BY_STATE, err);
 }

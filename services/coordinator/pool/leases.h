@@ -29,18 +29,19 @@ struct lease_row {
   struct digest content; /* of the accepted result */
 };
 
-/* Grants the worker, one of so many ready servers, up to slots_free samples of the active run's open round, to be drawn from
- * `held`: the current version or, in `inflight`, one that is not too old and that the worker has loaded.  leases: arena
- * memory, room for LIMIT_LEASES_PER_REQUEST. *count may be 0. */
+/* Grants the worker, one of so many ready servers, up to slots_free samples of the active run's open round, to be drawn
+ * from `held`: the current version or, in `inflight`, one that is not too old and that the worker has loaded.  leases:
+ * arena memory, room for LIMIT_LEASES_PER_REQUEST. *count may be 0. */
 enum rc leases_grant(struct core *c, struct live_worker *w, int slots_free, int servers,
                      const struct current_version *held, struct lease *leases, size_t *count, struct arena *arena,
                      struct err *err);
 /* The lease that a result names, through any connection.  fence NULL: the newest with this id; worker NULL: anybody's.
- * RC_NOT_FOUND: there is none, and out->run is 0.  RC_CONFLICT: *out, the newest, has another fence.  RC_FORBIDDEN: *out is
- * another worker's. */
+ * RC_NOT_FOUND: there is none, and out->run is 0.  RC_CONFLICT: *out, the newest, has another fence.  RC_FORBIDDEN:
+ * *out is another worker's. */
 enum rc lease_claimed(struct store *s, const char *id, const uint64_t *fence, const char *worker, struct lease_row *out,
                       struct err *err);
-/* RC_OK while it is granted: only then is a result taken.  RC_GONE when it expired, RC_CONFLICT when it ended otherwise. */
+/* RC_OK while it is granted: only then is a result taken.  RC_GONE when it expired, RC_CONFLICT when it ended
+ * otherwise. */
 enum rc lease_stands(const struct lease_row *l, struct err *err);
 /* Is it this worker's, and granted?  Then its deadline moves. */
 enum rc lease_renew(struct core *c, const char *id, int64_t fence, int64_t worker, bool *held, struct err *err);
@@ -50,8 +51,10 @@ enum rc lease_end(struct core *c, const struct lease_row *l, enum lease_state st
 enum rc leases_lose_all(struct core *c, int64_t worker, struct err *err);
 enum rc leases_expire(struct core *c, struct err *err);
 /* A worker tells how many tokens it has sampled so far, and whether it holds leases: where that has stood still for too
- * long (expiry_stands_still), its leases are others' from now on, and an incident says so.  Not of engines of others. */
-enum rc leases_note_progress(struct core *c, struct live_worker *w, int64_t tokens_sampled, bool holds, struct err *err);
+ * long (expiry_stands_still), its leases are others' from now on, and an incident says so.  Not of engines of
+ * others. */
+enum rc leases_note_progress(struct core *c, struct live_worker *w, int64_t tokens_sampled, bool holds,
+                             struct err *err);
 /* Puts the deadline of every granted lease off by so much. */
 enum rc leases_put_off(struct core *c, int64_t ms, struct err *err);
 /* Every granted lease of a run becomes superseded (its version is not current any more, or the run ended). */

@@ -29,17 +29,19 @@ enum rc owner_may_take(struct core *c, const struct command *cmd, enum worker_ki
     return err_set(err, RC_FORBIDDEN, "kind", "a token of %s was expected to register a %s worker, but one of %s came",
                    token_role_name(role), worker_kind_name(kind),
                    token_role_name(role == HTTP_TRAINER ? HTTP_WORKER : HTTP_TRAINER));
-  enum rc rc = store_query(c->store, &q, err,
-                           "SELECT owner FROM workers INDEXED BY workers_named WHERE kind = ?1 AND name = ?2 ORDER BY id "
-                           "DESC LIMIT 1",
-                           BINDS(b_int((int64_t)kind), b_text(name)));
+  enum rc rc =
+      store_query(c->store, &q, err,
+                  "SELECT owner FROM workers INDEXED BY workers_named WHERE kind = ?1 AND name = ?2 ORDER BY id "
+                  "DESC LIMIT 1",
+                  BINDS(b_int((int64_t)kind), b_text(name)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) owned = rows_digest(&q, 0, &owner);
   rows_end(&q);
   if (rc != RC_OK || !owned || may_act_for(c, &cmd->caller, &owner)) return rc;
-  return err_set(err, RC_FORBIDDEN, "name",
-                 "the name '%.100s' belongs to another token than the one that came: take another name, or remove that token",
-                 name);
+  return err_set(
+      err, RC_FORBIDDEN, "name",
+      "the name '%.100s' belongs to another token than the one that came: take another name, or remove that token",
+      name);
 }
 
 enum rc owners_prune(struct core *c, enum worker_kind kind, const char *name, struct err *err) {
@@ -47,8 +49,9 @@ enum rc owners_prune(struct core *c, enum worker_kind kind, const char *name, st
                           "DELETE FROM workers WHERE kind = ?1 AND name = ?2 AND used = 0 AND live = 0",
                           BINDS(b_int((int64_t)kind), b_text(name)));
   if (rc != RC_OK) return rc;
-  return store_exec(c->store, err,
-                    "DELETE FROM workers WHERE (SELECT count(*) FROM workers INDEXED BY workers_unused WHERE used = 0) > ?1 "
-                    "AND id IN (SELECT id FROM workers INDEXED BY workers_unused WHERE used = 0 ORDER BY id LIMIT ?2)",
-                    BINDS(b_int(OWNERS_KEPT), b_int(PRUNED_AT_ONCE)));
+  return store_exec(
+      c->store, err,
+      "DELETE FROM workers WHERE (SELECT count(*) FROM workers INDEXED BY workers_unused WHERE used = 0) > ?1 "
+      "AND id IN (SELECT id FROM workers INDEXED BY workers_unused WHERE used = 0 ORDER BY id LIMIT ?2)",
+      BINDS(b_int(OWNERS_KEPT), b_int(PRUNED_AT_ONCE)));
 }

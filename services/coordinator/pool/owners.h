@@ -1,9 +1,9 @@
 /* Whose a worker's name is: the holder's of the token that took it (common/http/trust/tokens.h).
  *
- * A name is taken by its first registration and stays taken when its worker is gone: its newest row in the database says
- * whose it is.  It is free again once no token of that holder is accepted any more; an admin may take any.  Without tokens,
- * names are nobody's.  Registrations that came to nothing leave one row a name, and at most OWNERS_KEPT in all: what holds
- * for rows that runs refer to is retention's.
+ * A name is taken by its first registration and stays taken when its worker is gone: its newest row in the database
+ * says whose it is.  It is free again once no token of that holder is accepted any more; an admin may take any.
+ * Without tokens, names are nobody's.  Registrations that came to nothing leave one row a name, and at most OWNERS_KEPT
+ * in all: what holds for rows that runs refer to is retention's.
  *
  * On the writer's thread, inside the caller's savepoint. */
 #ifndef LEASEHOLD_COORDINATOR_POOL_OWNERS_H
@@ -16,7 +16,8 @@ enum { OWNERS_KEPT = 4096 };
 
 /* RC_FORBIDDEN: the caller of cmd has another's token than the one that registered this worker. */
 enum rc owner_check(const struct core *c, const struct command *cmd, const struct live_worker *w, struct err *err);
-/* May the caller register under this name?  RC_FORBIDDEN: it is another's, or its token is of the wrong role for the kind. */
+/* May the caller register under this name?  RC_FORBIDDEN: it is another's, or its token is of the wrong role for the
+ * kind. */
 enum rc owner_may_take(struct core *c, const struct command *cmd, enum worker_kind kind, const char *name,
                        struct err *err);
 /* Drops rows of registrations that came to nothing: of this name, and the oldest of all names beyond OWNERS_KEPT. */

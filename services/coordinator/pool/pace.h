@@ -1,13 +1,13 @@
 /* The pool's pace, as far as a round is planned by it: what a step costs, how long samples are, and the plan itself.
  *
  * Costs come with heartbeats, lengths with sealed groups or with the prompts themselves (max_new_tokens, and what
- * prompt_lengths.h remembers of an epoch ago), the trainer's speed is pool.h's.  A round is planned when the first poll asks for it; before a round's worth of groups has been
- * sealed, while a server's costs are not known, or when some of the round was begun before (by a coordinator that is
- * gone), the plan is to fill every slot.  All of it is lost with the process and measured again: order and admission
- * only.
+ * prompt_lengths.h remembers of an epoch ago), the trainer's speed is pool.h's.  A round is planned when the first poll
+ * asks for it; before a round's worth of groups has been sealed, while a server's costs are not known, or when some of
+ * the round was begun before (by a coordinator that is gone), the plan is to fill every slot.  All of it is lost with
+ * the process and measured again: order and admission only.
  *
- * The writer's thread only; in struct pool, filled by whoever learns something, asked by leases.c.  decide/admission.h has
- * the decision.  Knows no core and no database. */
+ * The writer's thread only; in struct pool, filled by whoever learns something, asked by leases.c.  decide/admission.h
+ * has the decision.  Knows no core and no database. */
 #ifndef LEASEHOLD_COORDINATOR_POOL_PACE_H
 #define LEASEHOLD_COORDINATOR_POOL_PACE_H
 
@@ -59,7 +59,8 @@ int32_t pace_place(const struct pace *p, int32_t ordinal);
 bool pace_planned(const struct pace *p, int64_t run, int64_t round);
 /* How the round goes: planned now, if it was not yet. */
 const struct admission_plan *pace_plan(struct pace *p, const struct pace_round *r, int64_t now_ms);
-/* How many groups of the planned round may have been begun by now, when so many were and so many of these are not in. */
+/* How many groups of the planned round may have been begun by now, when so many were and so many of these are not
+ * in. */
 int32_t pace_groups(const struct pace *p, int64_t now_ms, int32_t begun, int32_t under_way);
 /* More than at the last call: parked polls are worth a look. */
 bool pace_moved(struct pace *p, int64_t now_ms);

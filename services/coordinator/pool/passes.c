@@ -18,11 +18,12 @@ enum rc pass_reference_now(struct core *c, struct pass_reference *out, struct ar
   bool row = false;
   *out = (struct pass_reference){0};
   if (!c->context || !run_has_reference(&c->context->config)) return RC_OK;
-  enum rc rc = store_query(c->store, &q, err,
-                           "SELECT v.digest, (SELECT url FROM workers INDEXED BY workers_holder WHERE holder = 1 ORDER BY "
-                           "fence DESC LIMIT 1) FROM runs r JOIN versions v ON v.run = r.id AND v.version = 0 WHERE r.id "
-                           "= ?1 AND r.state IN (?2, ?3) AND r.error IS NULL",
-                           BINDS(b_int(c->context->run), b_int(RUN_RUNNING), b_int(RUN_PAUSED)));
+  enum rc rc =
+      store_query(c->store, &q, err,
+                  "SELECT v.digest, (SELECT url FROM workers INDEXED BY workers_holder WHERE holder = 1 ORDER BY "
+                  "fence DESC LIMIT 1) FROM runs r JOIN versions v ON v.run = r.id AND v.version = 0 WHERE r.id "
+                  "= ?1 AND r.state IN (?2, ?3) AND r.error IS NULL",
+                  BINDS(b_int(c->context->run), b_int(RUN_RUNNING), b_int(RUN_PAUSED)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row && rows_digest(&q, 0, &out->digest) && !rows_null(&q, 1)) {
     run_teacher(&c->context->config, &out->digest);
@@ -59,7 +60,9 @@ static enum rc waiting_find(struct core *c, const struct live_worker *w, const s
   static const char by_ordinal[] = WAITING_PASSES "g.ordinal LIMIT ?5";
 #undef WAITING_PASSES
   const struct run_config *config = &c->context->config;
-  const int64_t late_ms = config->training.teacher[0] ? INT64_MIN : c->wall_ms - run_pass_timeout_ms(config); /* the trainer has no teacher */
+  const int64_t late_ms = config->training.teacher[0]
+                              ? INT64_MIN
+                              : c->wall_ms - run_pass_timeout_ms(config); /* the trainer has no teacher */
   const bool by_steps =
       config->mode == MODE_INFLIGHT ? config->order == ORDER_SUBMISSION : config->groups_per_step > 0;
   struct rows q;
@@ -83,21 +86,22 @@ static enum rc waiting_find(struct core *c, const struct live_worker *w, const s
 
 static enum rc pass_store(struct core *c, const struct live_worker *w, int64_t run, const struct granted_pass *p,
                           struct err *err) {
-  return store_exec(c->store, err,
-                    "INSERT INTO passes (run, round, group_ordinal, state, fence, worker, first_ms, deadline_ms) VALUES "
-                    "(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT DO UPDATE SET state = excluded.state, fence = "
-                    "excluded.fence, worker = excluded.worker, deadline_ms = excluded.deadline_ms",
-                    BINDS(b_int(run), b_int(p->round), b_int(p->group), b_int(PASS_GRANTED), b_int(p->fence),
-                          b_int(w->id), b_int(c->wall_ms),
-                          b_int(expiry_lease_deadline(c->now_ms, c->options.lease_ttl_ms))));
+  return store_exec(
+      c->store, err,
+      "INSERT INTO passes (run, round, group_ordinal, state, fence, worker, first_ms, deadline_ms) VALUES "
+      "(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT DO UPDATE SET state = excluded.state, fence = "
+      "excluded.fence, worker = excluded.worker, deadline_ms = excluded.deadline_ms",
+      BINDS(b_int(run), b_int(p->round), b_int(p->group), b_int(PASS_GRANTED), b_int(p->fence), b_int(w->id),
+            b_int(c->wall_ms), b_int(expiry_lease_deadline(c->now_ms, c->options.lease_ttl_ms))));
 }
 
 static enum rc held_by(struct core *c, int64_t worker, int64_t *out, struct err *err) {
-  return store_int(c->store, out, err,
-                   "SELECT count(*) FROM passes p INDEXED BY passes_granted JOIN groups g ON g.run = p.run AND g.round = "
-                   "p.round AND g.ordinal = p.group_ordinal WHERE p.worker = ?1 AND p.state = " SQL_PASS_GRANTED
-                   " AND g.state = " SQL_GROUP_SEALED,
-                   BINDS(b_int(worker)));
+  return store_int(
+      c->store, out, err,
+      "SELECT count(*) FROM passes p INDEXED BY passes_granted JOIN groups g ON g.run = p.run AND g.round = "
+      "p.round AND g.ordinal = p.group_ordinal WHERE p.worker = ?1 AND p.state = " SQL_PASS_GRANTED
+      " AND g.state = " SQL_GROUP_SEALED,
+      BINDS(b_int(worker)));
 }
 
 enum rc passes_grant(struct core *c, const struct live_worker *w, const struct pass_reference *reference, int asked,
@@ -188,8 +192,9 @@ enum rc pass_accept(struct core *c, const struct pass_row *p, const struct diges
 
 enum rc pass_give_back(struct core *c, const struct pass_row *p, enum pass_state state, bool again, struct err *err) {
   c->passes_due = c->kick_due = true;
-  return store_exec(c->store, err, "UPDATE passes SET state = ?4, ended_ms = ?5, worker = iif(?6, NULL, worker)" OF_PASS,
-                    BINDS(b_int(p->run), b_int(p->round), b_int(p->group), b_int(state), b_int(c->wall_ms), b_int(again)));
+  return store_exec(
+      c->store, err, "UPDATE passes SET state = ?4, ended_ms = ?5, worker = iif(?6, NULL, worker)" OF_PASS,
+      BINDS(b_int(p->run), b_int(p->round), b_int(p->group), b_int(state), b_int(c->wall_ms), b_int(again)));
 }
 
 enum rc pass_renew(struct core *c, const char *id, int64_t fence, int64_t worker, bool *held, struct err *err) {
@@ -207,8 +212,9 @@ enum rc pass_renew(struct core *c, const char *id, int64_t fence, int64_t worker
   return rc;
 }
 
-#define GRANTED_AGAIN \
-  "UPDATE passes INDEXED BY passes_granted SET state = " SQL_PASS_WAITING ", worker = NULL WHERE state = " SQL_PASS_GRANTED
+#define GRANTED_AGAIN                                                     \
+  "UPDATE passes INDEXED BY passes_granted SET state = " SQL_PASS_WAITING \
+  ", worker = NULL WHERE state = " SQL_PASS_GRANTED
 
 /* They wait for others. */
 static enum rc returned(struct core *c, enum rc rc) {

@@ -1,15 +1,15 @@
-/* Passes in the database: a sealed group of a run with a KL term, leased to a preprocessor that computes the reference's
- * log-probabilities of it.
+/* Passes in the database: a sealed group of a run with a KL term, leased to a preprocessor that computes the
+ * reference's log-probabilities of it.
  *
  *   group sealed --passes_grant--> granted to a worker, fence n --pass_accept--> done: passes.logprobs
  *                       ^-- passes_lose_all, passes_expire, pass_give_back: fence n + 1 --'
  *
- * A group without a row has never been granted.  A row counts only while its group is sealed: when the trainer has taken
- * the group, or it was dropped, a pass is renewed for nobody and its result is refused.  So nobody else needs to know of
- * passes, and what a batch brings does not change once it is planned.
+ * A group without a row has never been granted.  A row counts only while its group is sealed: when the trainer has
+ * taken the group, or it was dropped, a pass is renewed for nobody and its result is refused.  So nobody else needs to
+ * know of passes, and what a batch brings does not change once it is planned.
  *
- * Writer's thread only, inside the caller's savepoint.  Without preprocessors nothing here is called.  Previous hop of a
- * rollout: rounds/group_seal.c.  Next: rounds/batch_passes.c lets a batch take the group. */
+ * Writer's thread only, inside the caller's savepoint.  Without preprocessors nothing here is called.  Previous hop of
+ * a rollout: rounds/group_seal.c.  Next: rounds/batch_passes.c lets a batch take the group. */
 #ifndef LEASEHOLD_COORDINATOR_POOL_PASSES_H
 #define LEASEHOLD_COORDINATOR_POOL_PASSES_H
 

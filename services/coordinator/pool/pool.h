@@ -68,7 +68,8 @@ struct pool {
   struct prompt_lengths prompt_lengths;
   struct waiting waiting; /* of its open round */
   struct granted *granted; /* for any thread */
-  _Atomic int64_t known[WORKERS_KNOWN]; /* for any thread: ids by their remainders, of workers that were found registered */
+  _Atomic int64_t known[WORKERS_KNOWN]; /* for any thread: ids by their remainders, of workers that were found
+                                         * registered */
   struct {                 /* for any thread: registrations.h */
     pthread_mutex_t mutex; /* guards rate */
     struct registration_rate rate;

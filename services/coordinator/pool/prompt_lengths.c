@@ -45,10 +45,11 @@ static enum rc read_ledger(struct prompt_lengths *p, struct store *store, int64_
   struct rows q;
   bool row;
   const int64_t most = p->prompts < PROMPT_LENGTHS_READ_MAX ? p->prompts : PROMPT_LENGTHS_READ_MAX;
-  enum rc rc = store_query(store, &q, err,
-                           "SELECT dataset_index, done_tokens, done_samples FROM groups WHERE run = ?1 AND ordinal < ?2 AND "
-                           "samples_open = 0 AND done_samples = sample_count ORDER BY round DESC, ordinal DESC LIMIT ?3",
-                           BINDS(b_int(p->run), b_int(ORDINAL_EVALUATION_FIRST), b_int(most)));
+  enum rc rc =
+      store_query(store, &q, err,
+                  "SELECT dataset_index, done_tokens, done_samples FROM groups WHERE run = ?1 AND ordinal < ?2 AND "
+                  "samples_open = 0 AND done_samples = sample_count ORDER BY round DESC, ordinal DESC LIMIT ?3",
+                  BINDS(b_int(p->run), b_int(ORDINAL_EVALUATION_FIRST), b_int(most)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     const int64_t prompt = rows_int(&q, 0);
     if (!is_known(p, p->run, prompt))

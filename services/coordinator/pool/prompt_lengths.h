@@ -2,11 +2,11 @@
  *
  *   a sealed group --note--> tokens of its prompt's samples --expect--> pace.h, which plans a round with that prompt
  *
- * A policy that says more than it did an epoch ago says more to most prompts.  So an expectation is what is remembered times
- * how much longer the last groups were than what was remembered of them.
+ * A policy that says more than it did an epoch ago says more to most prompts.  So an expectation is what is remembered
+ * times how much longer the last groups were than what was remembered of them.
  *
- * The writer's thread only; in struct pool.  Filled again from the ledger when a run is attached, so a restart forgets no
- * epoch.  Four bytes a prompt.  Only the order of a round and how many groups are under way depend on it. */
+ * The writer's thread only; in struct pool.  Filled again from the ledger when a run is attached, so a restart forgets
+ * no epoch.  Four bytes a prompt.  Only the order of a round and how many groups are under way depend on it. */
 #ifndef LEASEHOLD_COORDINATOR_POOL_PROMPT_LENGTHS_H
 #define LEASEHOLD_COORDINATOR_POOL_PROMPT_LENGTHS_H
 

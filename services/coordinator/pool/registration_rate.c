@@ -23,7 +23,8 @@ static struct rate_bucket *bucket_of(struct registration_rate *r, uint64_t key, 
   return oldest;
 }
 
-int64_t registration_rate_take(struct registration_rate *r, uint64_t key, int64_t burst, int64_t per_s, int64_t now_ms) {
+int64_t registration_rate_take(struct registration_rate *r, uint64_t key, int64_t burst, int64_t per_s,
+                               int64_t now_ms) {
   struct rate_bucket *b = bucket_of(r, key, burst, now_ms);
   b->milli = filled(b, burst, per_s, now_ms);
   b->at_ms = now_ms;

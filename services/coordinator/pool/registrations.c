@@ -37,11 +37,13 @@ static enum rc check_url(const struct core *c, const struct worker_register *m, 
   const char *url = m->url;
   if (!access || m->kind == WORKER_PREPROCESS || m->exactness == WORKER_FOREIGN) return RC_OK;
   const enum rc rc = hosts_of_url(host, url, err);
-  if (rc != RC_OK || hosts_is_address(host, peer) || (access->hosts_given && hosts_listed(access->hosts, host))) return rc;
-  return err_set(err, RC_INVALID, "url",
-                 "a URL of the address that registers, %s, was expected, but '%.100s' came: weights and tokens go there; "
-                 "start the coordinator with --allow-hosts %s where it is right",
-                 peer, url, host);
+  if (rc != RC_OK || hosts_is_address(host, peer) || (access->hosts_given && hosts_listed(access->hosts, host)))
+    return rc;
+  return err_set(
+      err, RC_INVALID, "url",
+      "a URL of the address that registers, %s, was expected, but '%.100s' came: weights and tokens go there; "
+      "start the coordinator with --allow-hosts %s where it is right",
+      peer, url, host);
 }
 
 /* A name that was registered before, and that this caller may register again as far as the writer will agree. */

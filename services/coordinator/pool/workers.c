@@ -16,7 +16,8 @@
 #include "services/coordinator/decide/stored.h"
 #include "services/coordinator/writer/journal.h"
 
-enum { OTHERS_SHARE = 8 }; /* one in so many places is for other addresses and tokens than the one that has the others */
+enum { OTHERS_SHARE = 8 }; /* one in so many places is for other addresses and tokens than the one that has the
+                            * others */
 
 enum rc workers_forget_all(struct core *c, struct err *err) {
   enum rc rc = store_exec(c->store, err,
@@ -32,10 +33,11 @@ enum rc workers_forget_all(struct core *c, struct err *err) {
     rc = store_exec(c->store, err, "UPDATE leases SET state = ?1, ended_ms = ?2 WHERE state = " SQL_LEASE_GRANTED,
                     BINDS(b_int(LEASE_EXPIRED), b_int(c->wall_ms)));
   if (rc == RC_OK)
-    rc = store_exec(c->store, err,
-                    "UPDATE samples SET state = ?1 WHERE (run, round, group_ordinal) IN (SELECT run, round, ordinal FROM "
-                    "groups INDEXED BY groups_open WHERE state = " SQL_GROUP_OPEN ") AND state = ?2",
-                    BINDS(b_int(SAMPLE_WAITING), b_int(SAMPLE_LEASED)));
+    rc = store_exec(
+        c->store, err,
+        "UPDATE samples SET state = ?1 WHERE (run, round, group_ordinal) IN (SELECT run, round, ordinal FROM "
+        "groups INDEXED BY groups_open WHERE state = " SQL_GROUP_OPEN ") AND state = ?2",
+        BINDS(b_int(SAMPLE_WAITING), b_int(SAMPLE_LEASED)));
   if (rc == RC_OK)
     rc = store_exec(c->store, err,
                     "UPDATE groups INDEXED BY groups_open SET samples_waiting = samples_open, waiting_ms = ?1 WHERE "
@@ -50,10 +52,11 @@ enum rc workers_forget_all(struct core *c, struct err *err) {
 enum rc worker_end(struct core *c, struct live_worker *w, const char *reason, struct err *err) {
   enum rc rc = w->kind == WORKER_PREPROCESS ? passes_lose_all(c, w->id, err) : leases_lose_all(c, w->id, err);
   if (rc == RC_OK) {
-    rc = store_exec(c->store, err,
-                    "UPDATE workers SET live = 0, ready = 0, gone_ms = ?2, gone_reason = ?3, push_token = NULL, used = ?4 "
-                    "WHERE id = ?1",
-                    BINDS(b_int(w->id), b_int(c->wall_ms), b_text(reason), b_int(w->used || w->holder)));
+    rc = store_exec(
+        c->store, err,
+        "UPDATE workers SET live = 0, ready = 0, gone_ms = ?2, gone_reason = ?3, push_token = NULL, used = ?4 "
+        "WHERE id = ?1",
+        BINDS(b_int(w->id), b_int(c->wall_ms), b_text(reason), b_int(w->used || w->holder)));
   }
   if (rc != RC_OK) return rc;
   log_info("worker %s (%s) is gone: %s", id_worker(w->id).text, w->name, reason);
@@ -202,10 +205,11 @@ enum rc held_version(struct core *c, const struct digest *loaded, const struct c
 enum rc version_activated(struct core *c, int64_t run, int64_t version, struct err *err) {
   struct pool *p = c->pool;
   if (p->activated_run == run && version <= p->activated) return RC_OK;
-  const enum rc rc = store_exec(c->store, err,
-                                "UPDATE versions SET activated_ms = ?3 WHERE run = ?1 AND version = ?2 AND activated_ms "
-                                "IS NULL",
-                                BINDS(b_int(run), b_int(version), b_int(c->wall_ms)));
+  const enum rc rc =
+      store_exec(c->store, err,
+                 "UPDATE versions SET activated_ms = ?3 WHERE run = ?1 AND version = ?2 AND activated_ms "
+                 "IS NULL",
+                 BINDS(b_int(run), b_int(version), b_int(c->wall_ms)));
   if (rc != RC_OK) return rc;
   p->activated_run = run;
   p->activated = version;

@@ -26,7 +26,8 @@ bool workers_share_full(const struct core *c, uint64_t origin);
 enum rc worker_end(struct core *c, struct live_worker *w, const char *reason, struct err *err);
 struct live_worker *worker_named(struct core *c, enum worker_kind kind, const char *name); /* NULL: none live */
 struct live_worker *worker_live(struct core *c, int64_t id);                               /* NULL: it is gone */
-/* The live worker that a path names; RC_NOT_FOUND, RC_CONFLICT for another epoch, RC_FORBIDDEN for another's token.  alive: counts as a sign of life. */
+/* The live worker that a path names; RC_NOT_FOUND, RC_CONFLICT for another epoch, RC_FORBIDDEN for another's token.
+ * alive: counts as a sign of life. */
 enum rc worker_of(struct core *c, const struct command *cmd, const char *id, uint64_t epoch, bool alive,
                   struct live_worker **out, struct err *err);
 /* RC_FORBIDDEN: the worker is live, and the caller's token is another's (owners.h). */
@@ -35,8 +36,8 @@ enum rc worker_owner_check(struct core *c, const struct command *cmd, int64_t id
 void worker_ready(struct core *c, struct live_worker *w, bool ready);
 int workers_generating(const struct core *c); /* live generation-servers that are ready */
 
-/* What a worker that has these weights loaded may draw samples from: `current`, or of an `inflight` run an older version that is
- * not too old; has false: nothing.  Strings are current's. */
+/* What a worker that has these weights loaded may draw samples from: `current`, or of an `inflight` run an older
+ * version that is not too old; has false: nothing.  Strings are current's. */
 enum rc held_version(struct core *c, const struct digest *loaded, const struct current_version *current,
                      struct current_version *out, struct err *err);
 /* A server has this version loaded: so it was not skipped. */

@@ -12,20 +12,22 @@
 
 static enum rc record_round(struct core *c, int64_t round, struct err *err) {
   const struct curriculum_config *rule = &c->context->config.curriculum;
-  return store_exec(c->store, err,
-                    "INSERT INTO prompt_rates (run, item, samples, passed, epoch) SELECT g.run, g.dataset_index, count(*), "
-                    "sum(s.reward >= ?4), max(g.dataset_epoch) " RATES_OF
-                    "g.run = ?1 AND g.round = ?2 GROUP BY g.dataset_index ON CONFLICT (run, item) DO UPDATE SET samples "
-                    "= excluded.samples, passed = excluded.passed, epoch = excluded.epoch",
-                    BINDS(b_int(c->context->run), b_int(round), b_int(ORDINAL_EVALUATION_FIRST), b_real(rule->pass_reward)));
+  return store_exec(
+      c->store, err,
+      "INSERT INTO prompt_rates (run, item, samples, passed, epoch) SELECT g.run, g.dataset_index, count(*), "
+      "sum(s.reward >= ?4), max(g.dataset_epoch) " RATES_OF
+      "g.run = ?1 AND g.round = ?2 GROUP BY g.dataset_index ON CONFLICT (run, item) DO UPDATE SET samples "
+      "= excluded.samples, passed = excluded.passed, epoch = excluded.epoch",
+      BINDS(b_int(c->context->run), b_int(round), b_int(ORDINAL_EVALUATION_FIRST), b_real(rule->pass_reward)));
 }
 
 /* Items go by their numbers, so both runs must have read the same lines. */
 static enum rc same_lines(struct core *c, int64_t from, const char *name, struct err *err) {
   int64_t same = 0;
-  enum rc rc = store_int(c->store, &same, err,
-                         "SELECT a.dataset_counts IS b.dataset_counts FROM runs a, runs b WHERE a.id = ?1 AND b.id = ?2",
-                         BINDS(b_int(c->context->run), b_int(from)));
+  enum rc rc =
+      store_int(c->store, &same, err,
+                "SELECT a.dataset_counts IS b.dataset_counts FROM runs a, runs b WHERE a.id = ?1 AND b.id = ?2",
+                BINDS(b_int(c->context->run), b_int(from)));
   if (rc == RC_OK && !same)
     rc = err_set(err, RC_CONFLICT, "dataset.curriculum.from",
                  "run %s did not begin, or its dataset had other lines: see `dataset` of both runs", name);
@@ -39,19 +41,21 @@ static enum rc record_earlier_run(struct core *c, struct err *err) {
   enum rc rc = id_parse_run(&from, rule->from, err);
   if (rc == RC_OK) rc = same_lines(c, from, rule->from, err);
   if (rc != RC_OK) return rc;
-  return store_exec(c->store, err,
-                    "INSERT INTO prompt_rates (run, item, samples, passed, epoch) SELECT ?1, g.dataset_index, count(*), "
-                    "sum(s.reward >= ?4), -1 " RATES_OF "g.run = ?2 GROUP BY g.dataset_index",
-                    BINDS(b_int(c->context->run), b_int(from), b_int(ORDINAL_EVALUATION_FIRST), b_real(rule->pass_reward)));
+  return store_exec(
+      c->store, err,
+      "INSERT INTO prompt_rates (run, item, samples, passed, epoch) SELECT ?1, g.dataset_index, count(*), "
+      "sum(s.reward >= ?4), -1 " RATES_OF "g.run = ?2 GROUP BY g.dataset_index",
+      BINDS(b_int(c->context->run), b_int(from), b_int(ORDINAL_EVALUATION_FIRST), b_real(rule->pass_reward)));
 }
 
 enum rc curriculum_open(struct core *c, int64_t round, struct curriculum_walk *out, struct err *err) {
   *out = (struct curriculum_walk){0};
   if (round == 0) return record_earlier_run(c, err);
   const enum rc rc = record_round(c, round - 1, err);
-  return rc == RC_OK ? store_int(c->store, &out->next, err, "SELECT dataset_next FROM rounds WHERE run = ?1 AND round = ?2 - 1",
-                                 BINDS(b_int(c->context->run), b_int(round)))
-                     : rc;
+  return rc == RC_OK
+             ? store_int(c->store, &out->next, err, "SELECT dataset_next FROM rounds WHERE run = ?1 AND round = ?2 - 1",
+                         BINDS(b_int(c->context->run), b_int(round)))
+             : rc;
 }
 
 enum rc curriculum_resume(struct core *c, int64_t round, struct curriculum_walk *out, struct err *err) {
@@ -71,8 +75,9 @@ static enum rc record_of(struct core *c, int item, struct curriculum_record *out
   struct rows q;
   bool row = false;
   *out = (struct curriculum_record){0};
-  enum rc rc = store_query(c->store, &q, err, "SELECT samples, passed, epoch FROM prompt_rates WHERE run = ?1 AND item = ?2",
-                           BINDS(b_int(c->context->run), b_int(item)));
+  enum rc rc =
+      store_query(c->store, &q, err, "SELECT samples, passed, epoch FROM prompt_rates WHERE run = ?1 AND item = ?2",
+                  BINDS(b_int(c->context->run), b_int(item)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) *out = (struct curriculum_record){rows_int(&q, 0), rows_int(&q, 1), rows_int(&q, 2)};
   rows_end(&q);

@@ -3,9 +3,9 @@
  *   round r-1 is in --> its prompts' rates are recorded --> round r takes the next places that do not rest
  *                                                             a refill takes the next behind these
  *
- * Records change only between rounds.  So which prompts a round and its refills take depends on the rounds before it and on
- * nothing else, and sync and pipelined runs take the same.  Writer's thread, inside the caller's savepoint; called by
- * round.c, and only for runs that have a curriculum. */
+ * Records change only between rounds.  So which prompts a round and its refills take depends on the rounds before it
+ * and on nothing else, and sync and pipelined runs take the same.  Writer's thread, inside the caller's savepoint;
+ * called by round.c, and only for runs that have a curriculum. */
 #ifndef LEASEHOLD_COORDINATOR_RECORDS_CURRICULUM_H
 #define LEASEHOLD_COORDINATOR_RECORDS_CURRICULUM_H
 
@@ -21,7 +21,8 @@ struct curriculum_walk {
   int64_t passed_over;
 };
 
-/* Before a round opens: what the round before has recorded, before the first what `from` has; and where that one ended. */
+/* Before a round opens: what the round before has recorded, before the first what `from` has; and where that one
+ * ended. */
 enum rc curriculum_open(struct core *c, int64_t round, struct curriculum_walk *out, struct err *err);
 /* Where the open round looks for a refill. */
 enum rc curriculum_resume(struct core *c, int64_t round, struct curriculum_walk *out, struct err *err);

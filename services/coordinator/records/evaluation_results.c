@@ -28,10 +28,11 @@ static enum rc item_head(struct core *c, const struct evaluated_group *g, struct
   struct digest_state d;
   bool row = false;
   size_t len;
-  enum rc rc = store_query(c->store, &q, err,
-                           "SELECT dataset_index, prompt_ids, answer, extra FROM groups WHERE run = ?1 AND round = ?2 AND "
-                           "ordinal = ?3",
-                           BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal)));
+  enum rc rc =
+      store_query(c->store, &q, err,
+                  "SELECT dataset_index, prompt_ids, answer, extra FROM groups WHERE run = ?1 AND round = ?2 AND "
+                  "ordinal = ?3",
+                  BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
     out->index = rows_int(&q, 0);
@@ -51,12 +52,13 @@ static enum rc item_head(struct core *c, const struct evaluated_group *g, struct
 static enum rc item_samples(struct core *c, const struct evaluated_group *g, struct item *out, struct err *err) {
   struct rows q;
   bool row;
-  enum rc rc = store_query(c->store, &q, err,
-                           "SELECT reward, coalesce((SELECT r.value >= 1 FROM remote_rewards r WHERE r.run = s.run AND "
-                           "r.round = s.round AND r.group_ordinal = s.group_ordinal AND r.sample = s.sample AND r.term = "
-                           "0), passed), vote, well_formed, tokens FROM samples s WHERE run = ?1 AND round = ?2 AND "
-                           "group_ordinal = ?3 AND state = " SQL_SAMPLE_DONE " ORDER BY sample",
-                           BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal)));
+  enum rc rc =
+      store_query(c->store, &q, err,
+                  "SELECT reward, coalesce((SELECT r.value >= 1 FROM remote_rewards r WHERE r.run = s.run AND "
+                  "r.round = s.round AND r.group_ordinal = s.group_ordinal AND r.sample = s.sample AND r.term = "
+                  "0), passed), vote, well_formed, tokens FROM samples s WHERE run = ?1 AND round = ?2 AND "
+                  "group_ordinal = ?3 AND state = " SQL_SAMPLE_DONE " ORDER BY sample",
+                  BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row && out->count < LIMIT_SAMPLES_PER_GROUP) {
     const bool passed = rows_int(&q, 1) != 0;
     out->rewards[out->count] = rows_real(&q, 0);
@@ -76,14 +78,15 @@ enum rc evaluation_item_store(struct core *c, const struct evaluated_group *g, s
   if (rc != RC_OK) return rc;
   const struct dataset *d = run_evaluates(&c->context->config) ? c->context->dataset : c->context->evaluation[g->set];
   const bool votes = item.count > 1 && reward_votes(run_rule(&c->context->config, g->set));
-  return store_exec(c->store, err,
-                    "INSERT INTO evaluation_items (run, round, number, item, line, content, samples, passed, well_formed, "
-                    "tokens, majority, rewards) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
-                    BINDS(b_int(g->run), b_int(g->round), b_int(g->set), b_int(item.index),
-                          b_int(dataset_at(d, (int)item.index)->line), b_digest(&item.content), b_int(item.count),
-                          b_int(item.passed), b_int(item.well_formed), b_int(item.tokens),
-                          votes ? b_real(majority_value(item.votes, item.count)) : b_null(),
-                          b_blob(item.rewards, (size_t)item.count * sizeof item.rewards[0])));
+  return store_exec(
+      c->store, err,
+      "INSERT INTO evaluation_items (run, round, number, item, line, content, samples, passed, well_formed, "
+      "tokens, majority, rewards) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+      BINDS(b_int(g->run), b_int(g->round), b_int(g->set), b_int(item.index),
+            b_int(dataset_at(d, (int)item.index)->line), b_digest(&item.content), b_int(item.count), b_int(item.passed),
+            b_int(item.well_formed), b_int(item.tokens),
+            votes ? b_real(majority_value(item.votes, item.count)) : b_null(),
+            b_blob(item.rewards, (size_t)item.count * sizeof item.rewards[0])));
 }
 
 /* ---- a set ---- */
@@ -136,11 +139,12 @@ static enum rc figure_store(struct core *c, struct place *p, enum figure_kind ki
                             struct err *err) {
   char text[FIGURE_TEXT_MAX];
   figure_text(text, kind, k);
-  return store_exec(c->store, err,
-                    "INSERT INTO evaluation_figures (run, round, number, place, figure, value, low, high) VALUES (?1, ?2, "
-                    "?3, ?4, ?5, ?6, ?7, ?8)",
-                    BINDS(b_int(p->run), b_int(p->round), b_int(p->set), b_int(p->figures++), b_text(text),
-                          b_real(f.value), b_real(f.low), b_real(f.high)));
+  return store_exec(
+      c->store, err,
+      "INSERT INTO evaluation_figures (run, round, number, place, figure, value, low, high) VALUES (?1, ?2, "
+      "?3, ?4, ?5, ?6, ?7, ?8)",
+      BINDS(b_int(p->run), b_int(p->round), b_int(p->set), b_int(p->figures++), b_text(text), b_real(f.value),
+            b_real(f.low), b_real(f.high)));
 }
 
 /* An evaluate run's sets are its files; one that is there twice is told by its place. */

@@ -92,7 +92,8 @@ static enum rc reason_find(struct core *c, int64_t run, int64_t round, int64_t u
                    BINDS(b_int(run), b_int(round)));
   reason_add(out, unequal, "log-probability of the trainer's differs from the sampler's",
              "log-probabilities of the trainer's differ from the samplers'");
-  reason_add(out, missed, "reward was not answered in time and counts as 0", "rewards were not answered in time and count as 0");
+  reason_add(out, missed, "reward was not answered in time and counts as 0",
+             "rewards were not answered in time and count as 0");
   reason_add(out, failed, "group was not complete in time", "groups were not complete in time");
   return rc == RC_OK ? buf_check(out, err) : rc;
 }

@@ -14,12 +14,13 @@ enum rc kept_versions_best(struct store *s, const struct run_config *config, int
   out->items = arena_alloc(arena, (size_t)k->count, sizeof *out->items);
   if (!out->items) return err_set(err, RC_NO_MEMORY, NULL, "a list of versions was refused memory");
   figure_text(figure, k->figure, k->k);
-  enum rc rc = store_query(s, &q, err,
-                           "SELECT e.version FROM evaluations e JOIN evaluation_sets s ON s.run = e.run AND s.round = "
-                           "e.round JOIN evaluation_figures f ON f.run = s.run AND f.round = s.round AND f.number = "
-                           "s.number WHERE e.run = ?1 AND s.name = ?2 AND f.figure = ?3 ORDER BY f.value DESC, e.version "
-                           "LIMIT ?4",
-                           BINDS(b_int(run), b_text(k->set), b_text(figure), b_int(k->count)));
+  enum rc rc =
+      store_query(s, &q, err,
+                  "SELECT e.version FROM evaluations e JOIN evaluation_sets s ON s.run = e.run AND s.round = "
+                  "e.round JOIN evaluation_figures f ON f.run = s.run AND f.round = s.round AND f.number = "
+                  "s.number WHERE e.run = ?1 AND s.name = ?2 AND f.figure = ?3 ORDER BY f.value DESC, e.version "
+                  "LIMIT ?4",
+                  BINDS(b_int(run), b_text(k->set), b_text(figure), b_int(k->count)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row && out->count < (size_t)k->count)
     out->items[out->count++] = (int32_t)rows_int(&q, 0);
   rows_end(&q);
@@ -65,14 +66,16 @@ enum rc kept_versions_find(struct store *s, struct run_config *config, struct er
   if (config->start_named == START_BEST)
     rc = find_best(s, run, &version, err);
   else
-    rc = store_int(s, &version, err, "SELECT ifnull(max(version), -1) FROM checkpoints WHERE run = ?1", BINDS(b_int(run)));
+    rc = store_int(s, &version, err, "SELECT ifnull(max(version), -1) FROM checkpoints WHERE run = ?1",
+                   BINDS(b_int(run)));
   if (rc != RC_OK) return rc;
   if (version < 0)
-    return err_set(err, RC_INVALID, "start.version",
-                   config->start_named == START_BEST
-                       ? "there is no best checkpoint of run %s: it keeps one by `keep_best`, once it has been evaluated"
-                       : "there is no checkpoint of run %s that is known",
-                   name);
+    return err_set(
+        err, RC_INVALID, "start.version",
+        config->start_named == START_BEST
+            ? "there is no best checkpoint of run %s: it keeps one by `keep_best`, once it has been evaluated"
+            : "there is no checkpoint of run %s that is known",
+        name);
   config->start.version = version;
   config->start_named = START_NUMBERED;
   return RC_OK;
@@ -95,8 +98,8 @@ enum rc kept_versions_mark(struct store *s, const struct run_config *config, int
   return rc;
 }
 
-enum rc kept_versions_store(struct store *s, const struct run_config *config, int64_t run, const struct json_i32s *versions,
-                            struct err *err) {
+enum rc kept_versions_store(struct store *s, const struct run_config *config, int64_t run,
+                            const struct json_i32s *versions, struct err *err) {
   if (versions->count == 0) return RC_OK; /* an older trainer, or none that could tell */
   enum rc rc = store_exec(s, err, "DELETE FROM checkpoints WHERE run = ?1", BINDS(b_int(run)));
   for (size_t i = 0; i < versions->count && rc == RC_OK; i++)

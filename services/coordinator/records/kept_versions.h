@@ -4,7 +4,8 @@
  *   --kept_versions_store--> the table that a run's view shows
  *
  * The best have the highest figure of the named set; of equal ones the earlier.  A version that will be evaluated has a
- * checkpoint whatever checkpoint_every says (kept_versions_wanted), and its evaluation is in before the next step prunes.
+ * checkpoint whatever checkpoint_every says (kept_versions_wanted), and its evaluation is in before the next step
+ * prunes.
  *
  * A run that is posted may name its start so: kept_versions_find.
  *
@@ -18,14 +19,14 @@
 /* None without keep_best; arena memory. */
 enum rc kept_versions_best(struct store *s, const struct run_config *config, int64_t run, struct json_i32s *out,
                            struct arena *arena, struct err *err);
-/* Where `start` names the best or the latest checkpoint of a run, its number in place of the word, as things stand now.  Nothing
- * else is looked at: RC_INVALID where there is none.  A reader's connection. */
+/* Where `start` names the best or the latest checkpoint of a run, its number in place of the word, as things stand now.
+ * Nothing else is looked at: RC_INVALID where there is none.  A reader's connection. */
 enum rc kept_versions_find(struct store *s, struct run_config *config, struct err *err);
 /* Pure: must this version have a checkpoint, so that it can be the best? */
 bool kept_versions_wanted(const struct run_config *config, int64_t version);
 /* The trainer's list, in place of the one before. */
-enum rc kept_versions_store(struct store *s, const struct run_config *config, int64_t run, const struct json_i32s *versions,
-                            struct err *err);
+enum rc kept_versions_store(struct store *s, const struct run_config *config, int64_t run,
+                            const struct json_i32s *versions, struct err *err);
 /* An evaluation is in: others may be the best now. */
 enum rc kept_versions_mark(struct store *s, const struct run_config *config, int64_t run, struct err *err);
 

@@ -10,8 +10,8 @@
  * A trainer that has lost all of its checkpoints can then no longer replay from version 0: the run is paused with a
  * sentence (driver/replay.c).
  *
- * The round's groups are dropped, with their prompts, samples, rollouts, passes, refills and leases.  The rows behind status,
- * timeline, digests and versions stay: rounds, versions, batches, contributions, evaluations, times by cause.
+ * The round's groups are dropped, with their prompts, samples, rollouts, passes, refills and leases.  The rows behind
+ * status, timeline, digests and versions stay: rounds, versions, batches, contributions, evaluations, times by cause.
  *
  * Writer's thread only, inside the caller's savepoint; no memory of its own: a marked round stays marked across a
  * restart, and its rollouts count as dropped from the mark on. */

@@ -41,14 +41,15 @@ enum rc round_sums_group(struct core *c, const struct closed_group *g, struct er
 }
 
 enum rc round_sums_taken(struct core *c, int64_t run, int64_t round, int64_t batch, struct err *err) {
-  return store_exec(c->store, err,
-                    "UPDATE rounds SET (training_samples, training_well_formed, training_tokens, training_rewards) = "
-                    "(SELECT training_samples + count(*), training_well_formed + coalesce(sum(s.well_formed), 0), "
-                    "training_tokens + coalesce(sum(s.tokens), 0), training_rewards + coalesce(sum(s.reward), 0.0) FROM "
-                    "groups g INDEXED BY groups_batch CROSS JOIN samples s ON s.run = g.run AND s.round = g.round AND "
-                    "s.group_ordinal = g.ordinal WHERE g.run = ?1 AND g.trained_in = ?2 AND g.batch = ?3) WHERE run = ?1 "
-                    "AND round = ?2",
-                    BINDS(b_int(run), b_int(round), b_int(batch)));
+  return store_exec(
+      c->store, err,
+      "UPDATE rounds SET (training_samples, training_well_formed, training_tokens, training_rewards) = "
+      "(SELECT training_samples + count(*), training_well_formed + coalesce(sum(s.well_formed), 0), "
+      "training_tokens + coalesce(sum(s.tokens), 0), training_rewards + coalesce(sum(s.reward), 0.0) FROM "
+      "groups g INDEXED BY groups_batch CROSS JOIN samples s ON s.run = g.run AND s.round = g.round AND "
+      "s.group_ordinal = g.ordinal WHERE g.run = ?1 AND g.trained_in = ?2 AND g.batch = ?3) WHERE run = ?1 "
+      "AND round = ?2",
+      BINDS(b_int(run), b_int(round), b_int(batch)));
 }
 
 enum rc round_sums_means(struct core *c, int64_t run, int64_t round, bool evaluates, struct err *err) {
@@ -67,7 +68,8 @@ enum rc round_sums_evaluation(struct core *c, int64_t run, int64_t round, struct
   return store_exec(c->store, err,
                     "INSERT INTO evaluations (run, round, version, problems, samples, accuracy, well_formed, at_ms) "
                     "SELECT run, round, coalesce((SELECT min(version_first) FROM groups g WHERE g.run = ?1 AND g.round "
-                    "= ?2 AND g.purpose = " SQL_PURPOSE_EVALUATION "), version), evaluation_groups, evaluation_samples, evaluation_rewards / "
+                    "= ?2 AND g.purpose = " SQL_PURPOSE_EVALUATION
+                    "), version), evaluation_groups, evaluation_samples, evaluation_rewards / "
                     "evaluation_samples, 1.0 * evaluation_well_formed / evaluation_samples, ?3 FROM rounds WHERE run = "
                     "?1 AND round = ?2 AND evaluation_samples > 0",
                     BINDS(b_int(run), b_int(round), b_int(c->wall_ms)));

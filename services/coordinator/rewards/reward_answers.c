@@ -17,7 +17,8 @@
 enum { REASON_MAX = 640 };
 
 /* The term, if the run is still the active one. */
-static enum rc term_of(const struct core *c, const struct reward_message *m, const struct http_term **out, struct err *err) {
+static enum rc term_of(const struct core *c, const struct reward_message *m, const struct http_term **out,
+                       struct err *err) {
   const struct reward_rule *rule = c->context && c->context->run == m->run ? &c->context->config.verifier : NULL;
   if (!rule || m->term >= rule->count || rule->terms[m->term].kind != VERIFIER_HTTP)
     return err_set(err, RC_UNAVAILABLE, NULL, "run %s is not active just now", id_run(m->run).text);
@@ -25,16 +26,18 @@ static enum rc term_of(const struct core *c, const struct reward_message *m, con
   return RC_OK;
 }
 
-static enum rc total_add(struct core *c, const struct reward_message *m, const char *url, int64_t answered, int64_t missed,
-                         struct err *err) {
-  return store_exec(c->store, err,
-                    "INSERT INTO reward_servers (run, term, url, answered, missed) VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT "
-                    "(run, term) DO UPDATE SET answered = answered + ?4, missed = missed + ?5",
-                    BINDS(b_int(m->run), b_int(m->term), b_text(url), b_int(answered), b_int(missed)));
+static enum rc total_add(struct core *c, const struct reward_message *m, const char *url, int64_t answered,
+                         int64_t missed, struct err *err) {
+  return store_exec(
+      c->store, err,
+      "INSERT INTO reward_servers (run, term, url, answered, missed) VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT "
+      "(run, term) DO UPDATE SET answered = answered + ?4, missed = missed + ?5",
+      BINDS(b_int(m->run), b_int(m->term), b_text(url), b_int(answered), b_int(missed)));
 }
 
 /* *stored: how many rows were waiting for these values. */
-static enum rc values_store(struct core *c, const struct reward_message *m, bool missed, int64_t *stored, struct err *err) {
+static enum rc values_store(struct core *c, const struct reward_message *m, bool missed, int64_t *stored,
+                            struct err *err) {
   const struct reward_group g = {m->run, m->round, m->group};
   enum rc rc = RC_OK;
   *stored = 0;
@@ -68,7 +71,8 @@ static enum rc count_as_zero(struct core *c, struct command *cmd, const struct r
   if (rc != RC_OK || stored == 0) return rc;
   rc = stream_round(c, m->run, m->round, &counts_for, err);
   if (rc == RC_OK)
-    rc = store_exec(c->store, err, "UPDATE rounds SET rewards_missed = rewards_missed + ?3 WHERE run = ?1 AND round = ?2",
+    rc = store_exec(c->store, err,
+                    "UPDATE rounds SET rewards_missed = rewards_missed + ?3 WHERE run = ?1 AND round = ?2",
                     BINDS(b_int(m->run), b_int(counts_for), b_int(stored)));
   if (rc == RC_OK) rc = total_add(c, m, url, 0, stored, err);
   if (rc == RC_OK)
@@ -76,8 +80,8 @@ static enum rc count_as_zero(struct core *c, struct command *cmd, const struct r
   return rc == RC_OK ? group_seal_when_judged(c, m->run, m->round, m->group, &cmd->arena, err) : rc;
 }
 
-static enum rc drop(struct core *c, struct command *cmd, const struct reward_message *m, const char *url, const char *reason,
-                    struct err *err) {
+static enum rc drop(struct core *c, struct command *cmd, const struct reward_message *m, const char *url,
+                    const char *reason, struct err *err) {
   struct group_head head;
   enum rc rc = group_read(c, m->run, m->round, m->group, &head, &cmd->arena, err);
   if (rc != RC_OK || head.state != GROUP_OPEN) return rc;
@@ -99,7 +103,8 @@ enum rc reward_loss_execute(struct core *c, struct command *cmd, struct err *err
   char reason[REASON_MAX];
   const enum rc rc = term_of(c, m, &t, err);
   if (rc != RC_OK) return rc;
-  snprintf(reason, sizeof reason, "no reward for %" PRId32 " samples of group %s within %" PRId64 " ms or %" PRId32 " retries: %.300s",
+  snprintf(reason, sizeof reason,
+           "no reward for %" PRId32 " samples of group %s within %" PRId64 " ms or %" PRId32 " retries: %.300s",
            m->count, id_group(m->run, m->round, m->group).text, t->policy.deadline_ms, t->policy.retries,
            m->why ? m->why : t->url);
   switch (t->on_deadline) {
@@ -124,12 +129,14 @@ enum rc reward_note_execute(struct core *c, struct command *cmd, struct err *err
                          BINDS(b_int(m->run), b_int(m->term)));
   if (rc == RC_NOT_FOUND) rc = RC_OK;
   if (rc == RC_OK)
-    rc = store_exec(c->store, err,
-                    "INSERT INTO reward_servers (run, term, url, state, requests, failures, last_error) VALUES (?1, ?2, ?3, "
-                    "?4, ?5, ?6, ?7) ON CONFLICT (run, term) DO UPDATE SET state = ?4, requests = requests + ?5, failures = "
-                    "failures + ?6, last_error = ?7",
-                    BINDS(b_int(m->run), b_int(m->term), b_text(m->url), b_int(m->state), b_int(m->requests),
-                          b_int(m->failures), b_text(m->last_error)));
+    rc = store_exec(
+        c->store, err,
+        "INSERT INTO reward_servers (run, term, url, state, requests, failures, last_error) VALUES (?1, ?2, ?3, "
+        "?4, ?5, ?6, ?7) ON CONFLICT (run, term) DO UPDATE SET state = ?4, requests = requests + ?5, failures = "
+        "failures + ?6, last_error = ?7",
+        BINDS(b_int(m->run), b_int(m->term), b_text(m->url), b_int(m->state), b_int(m->requests), b_int(m->failures),
+              b_text(m->last_error)));
   if (rc != RC_OK || m->state != BREAKER_OPEN || before != BREAKER_CLOSED) return rc;
-  return journal_incident(c, m->run, "reward_server", m->url, m->last_error ? m->last_error : "left alone for a while", err);
+  return journal_incident(c, m->run, "reward_server", m->url, m->last_error ? m->last_error : "left alone for a while",
+                          err);
 }

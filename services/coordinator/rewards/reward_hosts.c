@@ -26,9 +26,10 @@ enum rc reward_host_check(const char *hosts, const char *url, struct err *err) {
     if (n && admits(p, n, host, len, port)) return RC_OK;
     p += n;
   }
-  return err_set(err, RC_INVALID, "url",
-                 "the coordinator may not ask %.*s:%d for rewards: start it with --reward-hosts %.*s:%d (it has '%.200s')",
-                 (int)len, host, port, (int)len, host, port, hosts ? hosts : "");
+  return err_set(
+      err, RC_INVALID, "url",
+      "the coordinator may not ask %.*s:%d for rewards: start it with --reward-hosts %.*s:%d (it has '%.200s')",
+      (int)len, host, port, (int)len, host, port, hosts ? hosts : "");
 }
 
 enum rc reward_hosts_check(const char *hosts, const struct reward_rule *rule, struct err *err) {

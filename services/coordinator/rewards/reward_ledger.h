@@ -1,4 +1,5 @@
-/* What the database says about rewards that servers are to answer: which parts of which groups wait, and the texts of one.
+/* What the database says about rewards that servers are to answer: which parts of which groups wait, and the texts of
+ * one.
  *
  * Any thread, on a reader's connection; what is read lies in the caller's arena.  Called by rewards.c. */
 #ifndef LEASEHOLD_COORDINATOR_REWARDS_REWARD_LEDGER_H
@@ -17,9 +18,10 @@ struct reward_part {
 /* Do a's samples come before b's?  <0, 0, >0. */
 int reward_part_order(const struct reward_part *a, const struct reward_part *b);
 
-/* The first parts that wait, in order, of groups that have all their samples: out[max], *count of them.  *running: the run's time counts. */
-enum rc reward_parts_read(struct readers *readers, int64_t run, int term, const struct http_term *t, struct reward_part *out,
-                          int max, int *count, bool *running, struct err *err);
+/* The first parts that wait, in order, of groups that have all their samples: out[max], *count of them.  *running: the
+ * run's time counts. */
+enum rc reward_parts_read(struct readers *readers, int64_t run, int term, const struct http_term *t,
+                          struct reward_part *out, int max, int *count, bool *running, struct err *err);
 /* What of the part still waits; *count 0: nothing does. */
 enum rc reward_items_read(struct readers *readers, int64_t run, int term, const struct http_term *t,
                           const struct reward_part *part, struct reward_item **out, int *count, struct arena *arena,

@@ -72,7 +72,8 @@ static enum rc values_read(double *values, const struct http_term *t, int n, con
   return rc;
 }
 
-enum rc reward_answer_read(double *values, const struct http_term *t, int n, const char *bytes, size_t len, struct err *err) {
+enum rc reward_answer_read(double *values, const struct http_term *t, int n, const char *bytes, size_t len,
+                           struct err *err) {
   struct json *v = NULL;
   enum rc rc = json_parse(&v, bytes, len, reward_answer_bytes_max(n), err);
   if (rc == RC_OK) rc = values_read(values, t, n, v, err);

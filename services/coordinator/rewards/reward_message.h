@@ -3,8 +3,8 @@
  *   openrlhf   {"query": [prompt + completion], "prompts": [...], "labels": [...]}  ->  {"rewards": [number, ...]}
  *   slime      {"prompt": ..., "response": ..., "label": ...}                       ->  number, or {"score": number}
  *
- * Pure, any thread; called by rewards.c.  An answer is hostile: it is bounded before it is parsed, and anything but one finite
- * number for each sample is refused with a sentence. */
+ * Pure, any thread; called by rewards.c.  An answer is hostile: it is bounded before it is parsed, and anything but one
+ * finite number for each sample is refused with a sentence. */
 #ifndef LEASEHOLD_COORDINATOR_REWARDS_REWARD_MESSAGE_H
 #define LEASEHOLD_COORDINATOR_REWARDS_REWARD_MESSAGE_H
 
@@ -25,7 +25,8 @@ void reward_request_write(struct buf *out, const struct http_term *t, const stru
 /* The most bytes that an answer about n samples may have. */
 size_t reward_answer_bytes_max(int n);
 /* values[n].  RC_INVALID says what was expected and what came. */
-enum rc reward_answer_read(double *values, const struct http_term *t, int n, const char *bytes, size_t len, struct err *err);
+enum rc reward_answer_read(double *values, const struct http_term *t, int n, const char *bytes, size_t len,
+                           struct err *err);
 /* Names the request: the same samples with the same content have the same key, however often they are asked about. */
 void reward_key(char out[DIGEST_HEX_MAX], const char *group, int term, const struct reward_item *items, int n);
 

@@ -19,7 +19,16 @@
 #include "services/coordinator/store/ids.h"
 
 /* IDLE_MS: between two looks at a run that has no http terms.  TROUBLE_MS: after a fault of ours. */
-enum { LOOK_MS = 20, IDLE_MS = 200, JOBS_MAX = 1024, NOTE_MS = 250, CLOCK_MS = 250, TROUBLE_MS = 500, HTTPS_CONNECT_MS = 10000, ERROR_SHOWN = 512 };
+enum {
+  LOOK_MS = 20,
+  IDLE_MS = 200,
+  JOBS_MAX = 1024,
+  NOTE_MS = 250,
+  CLOCK_MS = 250,
+  TROUBLE_MS = 500,
+  HTTPS_CONNECT_MS = 10000,
+  ERROR_SHOWN = 512
+};
 
 /* The server of one term of the active run's rule. */
 struct server {
@@ -92,7 +101,8 @@ static void note(struct rewards *r, const struct run_context *x, int term, bool 
   struct reward_note *m = cmd->message;
   pthread_mutex_lock(&r->lock);
   const bool wanted = s->breaker.state != s->noted || (due && s->requests > 0);
-  *m = (struct reward_note){.run = x->run, .term = term, .state = s->breaker.state, .requests = s->requests, .failures = s->failures};
+  *m = (struct reward_note){
+      .run = x->run, .term = term, .state = s->breaker.state, .requests = s->requests, .failures = s->failures};
   m->url = arena_strdup(&cmd->arena, x->config.verifier.terms[term].http->url);
   m->last_error = s->last_error[0] ? arena_strdup(&cmd->arena, s->last_error) : NULL;
   if (wanted && m->url) {
@@ -139,12 +149,13 @@ static void clock_tell(struct rewards *r, int64_t run) {
 }
 
 /* *waits is set where something does. */
-static void look_at(struct rewards *r, const struct run_context *x, int term, int64_t look, int64_t passed_ms, bool *running, bool *waits) {
+static void look_at(struct rewards *r, const struct run_context *x, int term, int64_t look, int64_t passed_ms,
+                    bool *running, bool *waits) {
   struct server *s = &r->servers[term];
   struct err err = {0};
   int n = 0;
-  if (reward_parts_read(core_readers(r->core), x->run, term, x->config.verifier.terms[term].http, r->found, JOBS_MAX, &n,
-                        running, &err) != RC_OK) {
+  if (reward_parts_read(core_readers(r->core), x->run, term, x->config.verifier.terms[term].http, r->found, JOBS_MAX,
+                        &n, running, &err) != RC_OK) {
     log_warn("what waits for reward servers could not be read: %s", err.message);
     return;
   }
@@ -223,19 +234,27 @@ static bool task_choose(struct rewards *r, struct task *t) {
     struct server *s = &r->servers[i];
     int at = 0;
     if (rule->terms[i].kind != VERIFIER_HTTP) continue;
-    const enum reward_move move = reward_next(s->waits, s->count, &rule->terms[i].http->policy, &s->breaker, now_ms, &at);
+    const enum reward_move move =
+        reward_next(s->waits, s->count, &rule->terms[i].http->policy, &s->breaker, now_ms, &at);
     if (move == REWARD_LEAVE) continue;
     if (move == REWARD_ASK) breaker_asked(&s->breaker);
     s->waits[at].in_flight = true;
-    *t = (struct task){.context = run_context_keep(r->context), .generation = r->generation, .server = rule->terms[i].http,
-                       .term = i, .part = s->parts[at], .move = move, .wait = s->waits[at], .arena = ARENA_INIT};
+    *t = (struct task){.context = run_context_keep(r->context),
+                       .generation = r->generation,
+                       .server = rule->terms[i].http,
+                       .term = i,
+                       .part = s->parts[at],
+                       .move = move,
+                       .wait = s->waits[at],
+                       .arena = ARENA_INIT};
     return true;
   }
   return false;
 }
 
 /* Under the lock. */
-static void task_over(struct rewards *r, const struct task *t, enum task_end end, enum reward_outcome outcome, const struct err *err) {
+static void task_over(struct rewards *r, const struct task *t, enum task_end end, enum reward_outcome outcome,
+                      const struct err *err) {
   const int64_t now_ms = core_monotonic_ms(r->core);
   if (t->generation != r->generation) return;
   struct server *s = &r->servers[t->term];
@@ -266,8 +285,8 @@ static void task_over(struct rewards *r, const struct task *t, enum task_end end
   if (end == TASK_TROUBLE) w->next_ms = now_ms + TROUBLE_MS;
 }
 
-static enum rc ask(struct rewards *r, struct http_client *http, const struct task *t, double *values, enum reward_outcome *outcome,
-                   struct err *err) {
+static enum rc ask(struct rewards *r, struct http_client *http, const struct task *t, double *values,
+                   enum reward_outcome *outcome, struct err *err) {
   char key[DIGEST_HEX_MAX], key_line[DIGEST_HEX_MAX + 32], group_line[LIMIT_NAME_MAX + 32];
   struct buf body = BUF_INIT;
   struct http_answer answer;
@@ -296,7 +315,8 @@ static enum rc ask(struct rewards *r, struct http_client *http, const struct tas
     if (rc == RC_OK) {
       const bool fine = answer.status >= 200 && answer.status <= 299;
       if (fine || (answer.status < 500 && answer.status != 429)) *outcome = REWARD_REFUSED;
-      rc = fine ? reward_answer_read(values, t->server, t->count, answer.body.data ? answer.body.data : "", answer.body.len, err)
+      rc = fine ? reward_answer_read(values, t->server, t->count, answer.body.data ? answer.body.data : "",
+                                     answer.body.len, err)
                 : err_set(err, RC_UNAVAILABLE, NULL, "%s answered with status %d", t->server->url, answer.status);
       http_answer_free(&answer);
     }
@@ -308,10 +328,12 @@ static enum rc ask(struct rewards *r, struct http_client *http, const struct tas
 
 /* values NULL: a loss. */
 static enum rc tell(struct rewards *r, const struct task *t, const double *values, const char *why, struct err *err) {
-  struct command *cmd = command_new(values ? reward_answer_execute : reward_loss_execute, sizeof(struct reward_message));
+  struct command *cmd =
+      command_new(values ? reward_answer_execute : reward_loss_execute, sizeof(struct reward_message));
   if (!cmd) return err_set(err, RC_NO_MEMORY, NULL, "a reward was refused memory");
   struct reward_message *m = cmd->message;
-  *m = (struct reward_message){.run = t->context->run, .round = t->part.round, .group = t->part.group, .term = t->term, .count = t->count};
+  *m = (struct reward_message){
+      .run = t->context->run, .round = t->part.round, .group = t->part.group, .term = t->term, .count = t->count};
   m->values = arena_alloc(&cmd->arena, (size_t)t->count + 1, sizeof *m->values);
   m->why = why && why[0] ? arena_strdup(&cmd->arena, why) : NULL;
   if (!m->values) {
@@ -332,9 +354,11 @@ static enum task_end give_up(struct rewards *r, const struct task *t, struct err
   return t->server->on_deadline == DEADLINE_FAIL ? TASK_PAUSED : TASK_STORED;
 }
 
-static enum task_end task_do(struct rewards *r, struct http_client *http, struct task *t, enum reward_outcome *outcome, struct err *err) {
+static enum task_end task_do(struct rewards *r, struct http_client *http, struct task *t, enum reward_outcome *outcome,
+                             struct err *err) {
   *outcome = REWARD_ANSWERED;
-  enum rc rc = reward_items_read(core_readers(r->core), t->context->run, t->term, t->server, &t->part, &t->items, &t->count, &t->arena, err);
+  enum rc rc = reward_items_read(core_readers(r->core), t->context->run, t->term, t->server, &t->part, &t->items,
+                                 &t->count, &t->arena, err);
   if (rc != RC_OK) return TASK_TROUBLE;
   if (t->count == 0) return TASK_STORED;
   if (t->move == REWARD_GIVE_UP) return give_up(r, t, err);
@@ -371,7 +395,8 @@ static void *caller_main(void *context) {
     err = (struct err){0};
     round_work(t.context, t.part.round, t.part.group);
     const enum task_end end = task_do(r, http, &t, &outcome, &err);
-    if (end == TASK_TROUBLE && err.message[0]) log_warn("rewards of group %s: %s", id_group(t.context->run, t.part.round, t.part.group).text, err.message);
+    if (end == TASK_TROUBLE && err.message[0])
+      log_warn("rewards of group %s: %s", id_group(t.context->run, t.part.round, t.part.group).text, err.message);
     log_context_clear();
     pthread_mutex_lock(&r->lock);
     task_over(r, &t, end, outcome, &err);
@@ -404,7 +429,8 @@ enum rc rewards_start(struct rewards **out, struct core *core, const struct rewa
   pthread_mutex_init(&r->lock, NULL);
   cond_init(&r->wake);
   r->m_requests = metrics_register(METRIC_COUNTER, "leasehold_reward_requests_total", "", "Requests to reward servers");
-  r->m_failures = metrics_register(METRIC_COUNTER, "leasehold_reward_failures_total", "", "Requests to reward servers that brought no reward");
+  r->m_failures = metrics_register(METRIC_COUNTER, "leasehold_reward_failures_total", "",
+                                   "Requests to reward servers that brought no reward");
   r->looks_on = pthread_create(&r->looker, NULL, looker_main, r) == 0;
   bool fine = r->looks_on;
   while (fine && r->started < options->threads) {

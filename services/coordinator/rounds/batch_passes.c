@@ -1,4 +1,5 @@
-/* Reads which passes are done or under way, and leaves out the groups that a batch should wait for: see batch_passes.h. */
+/* Reads which passes are done or under way, and leaves out the groups that a batch should wait for: see
+ * batch_passes.h. */
 #include "services/coordinator/rounds/batch_passes.h"
 
 #include "services/coordinator/decide/passes.h"
@@ -11,11 +12,12 @@ enum rc batch_passes_look(struct passes_moment *out, struct store *s, const stru
   if (!run_has_reference(&x->config)) return RC_OK;
   out->taught = x->config.training.teacher[0] != 0;
   if (out->taught) return RC_OK;
-  const enum rc rc = store_int(s, &count, err,
-                               "SELECT count(*) FROM workers INDEXED BY workers_live WHERE live = 1 AND kind = ?2 AND "
-                               "ready = 1 AND draining = 0 AND loaded_digest = (SELECT digest FROM versions WHERE run = "
-                               "?1 AND version = 0)",
-                               BINDS(b_int(x->run), b_int(WORKER_PREPROCESS)));
+  const enum rc rc =
+      store_int(s, &count, err,
+                "SELECT count(*) FROM workers INDEXED BY workers_live WHERE live = 1 AND kind = ?2 AND "
+                "ready = 1 AND draining = 0 AND loaded_digest = (SELECT digest FROM versions WHERE run = "
+                "?1 AND version = 0)",
+                BINDS(b_int(x->run), b_int(WORKER_PREPROCESS)));
   out->preprocessors = (int)count;
   return rc;
 }

@@ -1,8 +1,9 @@
-/* Which sealed groups a batch may take now, where preprocessors compute the reference's log-probabilities of some of them:
- * the facts that decide/passes.h decides by.
+/* Which sealed groups a batch may take now, where preprocessors compute the reference's log-probabilities of some of
+ * them:  the facts that decide/passes.h decides by.
  *
- * Called by batches.c on the driver's thread, with a connection for readers.  A run without a KL term reads nothing here,
- * one without preprocessors asks once a look whether there are any.  Which groups a step has never depends on it. */
+ * Called by batches.c on the driver's thread, with a connection for readers.  A run without a KL term reads nothing
+ * here, one without preprocessors asks once a look whether there are any.  Which groups a step has never depends on
+ * it. */
 #ifndef LEASEHOLD_COORDINATOR_ROUNDS_BATCH_PASSES_H
 #define LEASEHOLD_COORDINATOR_ROUNDS_BATCH_PASSES_H
 

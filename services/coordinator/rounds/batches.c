@@ -192,8 +192,10 @@ static enum rc stream_select(struct batch_plan *plan, const struct selection *by
   struct store *s = by->store;
   const struct run_config *config = &by->context->config;
   static const char completion[] =
-      "SELECT round, ordinal, tokens + sample_count * length(prompt_ids) / 4, state FROM groups INDEXED BY groups_sealed "
-      "WHERE run = ?1 AND state = " SQL_GROUP_SEALED " AND ordinal < ?2 AND version_first >= ?3 ORDER BY sealed_ms, round, ordinal";
+      "SELECT round, ordinal, tokens + sample_count * length(prompt_ids) / 4, state FROM groups INDEXED BY "
+      "groups_sealed "
+      "WHERE run = ?1 AND state = " SQL_GROUP_SEALED
+      " AND ordinal < ?2 AND version_first >= ?3 ORDER BY sealed_ms, round, ordinal";
   static const char submission[] =
       "SELECT round, ordinal, tokens + sample_count * length(prompt_ids) / 4, state FROM (SELECT * FROM groups INDEXED "
       "BY groups_sealed WHERE run = ?1 AND state = " SQL_GROUP_SEALED
@@ -251,21 +253,23 @@ static enum rc preprocessed_note(struct core *c, const struct batch_plan *m, str
 }
 
 static enum rc batch_insert(struct core *c, const struct batch_plan *m, struct err *err) {
-  return store_exec(c->store, err,
-                    "INSERT INTO batches (run, round, number, groups, tokens, submitted_ms, step) VALUES (?1, ?2, ?3, ?4, ?5, "
-                    "?6, ?7)",
-                    BINDS(b_int(m->run), b_int(m->round), b_int(m->number), b_int(m->groups), b_int(m->tokens),
-                          b_int(c->wall_ms), b_int(m->step)));
+  return store_exec(
+      c->store, err,
+      "INSERT INTO batches (run, round, number, groups, tokens, submitted_ms, step) VALUES (?1, ?2, ?3, ?4, ?5, "
+      "?6, ?7)",
+      BINDS(b_int(m->run), b_int(m->round), b_int(m->number), b_int(m->groups), b_int(m->tokens), b_int(c->wall_ms),
+            b_int(m->step)));
 }
 
 static enum rc groups_submit(struct core *c, const struct batch_plan *m, struct err *err) {
   enum rc rc = RC_OK;
   for (int i = 0; i < m->groups && rc == RC_OK; i++) {
-    rc = store_exec(c->store, err,
-                    "UPDATE groups SET trained_in = ?2, batch = ?5, state = ?6 WHERE run = ?1 AND round = ?3 AND ordinal "
-                    "= ?4 AND state = ?7",
-                    BINDS(b_int(m->run), b_int(m->round), b_int(m->places[i].round), b_int(m->places[i].ordinal),
-                          b_int(m->number), b_int(GROUP_SUBMITTED), b_int(GROUP_SEALED)));
+    rc = store_exec(
+        c->store, err,
+        "UPDATE groups SET trained_in = ?2, batch = ?5, state = ?6 WHERE run = ?1 AND round = ?3 AND ordinal "
+        "= ?4 AND state = ?7",
+        BINDS(b_int(m->run), b_int(m->round), b_int(m->places[i].round), b_int(m->places[i].ordinal), b_int(m->number),
+              b_int(GROUP_SUBMITTED), b_int(GROUP_SEALED)));
     if (rc == RC_OK && store_changes(c->store) != 1)
       rc = err_set(err, RC_CONFLICT, "state", "group %s is not sealed any more",
                    id_group(m->run, m->places[i].round, m->places[i].ordinal).text);
@@ -277,14 +281,15 @@ static enum rc groups_submit(struct core *c, const struct batch_plan *m, struct 
 static enum rc plan_count(struct core *c, const struct batch_plan *m, struct err *err) {
   const struct run_config *config = c->context && c->context->run == m->run ? &c->context->config : NULL;
   const bool stream = config && config->mode == MODE_INFLIGHT, has_reference = config && run_has_reference(config);
-  enum rc rc = store_exec(c->store, err,
-                          "UPDATE rounds SET submitted_ms = coalesce(submitted_ms, ?3), jobs_undone = jobs_undone + 1, "
-                          "groups_sealed = groups_sealed - ?4 * (NOT ?6), groups_trained = groups_trained + ?4 * ?6, "
-                          "submitted_samples = submitted_samples + (SELECT coalesce(sum(sample_count), 0) FROM groups WHERE "
-                          "run = ?1 AND trained_in = ?2 AND batch = ?5), groups_preprocessed = iif(?7, "
-                          "coalesce(groups_preprocessed, 0), NULL) WHERE run = ?1 AND round = ?2",
-                          BINDS(b_int(m->run), b_int(m->round), b_int(c->wall_ms), b_int(m->groups), b_int(m->number),
-                                b_int(stream), b_int(has_reference)));
+  enum rc rc =
+      store_exec(c->store, err,
+                 "UPDATE rounds SET submitted_ms = coalesce(submitted_ms, ?3), jobs_undone = jobs_undone + 1, "
+                 "groups_sealed = groups_sealed - ?4 * (NOT ?6), groups_trained = groups_trained + ?4 * ?6, "
+                 "submitted_samples = submitted_samples + (SELECT coalesce(sum(sample_count), 0) FROM groups WHERE "
+                 "run = ?1 AND trained_in = ?2 AND batch = ?5), groups_preprocessed = iif(?7, "
+                 "coalesce(groups_preprocessed, 0), NULL) WHERE run = ?1 AND round = ?2",
+                 BINDS(b_int(m->run), b_int(m->round), b_int(c->wall_ms), b_int(m->groups), b_int(m->number),
+                       b_int(stream), b_int(has_reference)));
   if (rc == RC_OK && has_reference) rc = preprocessed_note(c, m, err);
   if (rc != RC_OK || !stream) return rc;
   stream_moved(c);
@@ -302,8 +307,8 @@ enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err
 
 /* ---- planning ahead ---- */
 
-/* What waits for the round; groups 0: nothing.  What a preprocessor may yet compute is left to the driver, which knows whether
- * the trainer stands still for it. */
+/* What waits for the round; groups 0: nothing.  What a preprocessor may yet compute is left to the driver, which knows
+ * whether the trainer stands still for it. */
 static enum rc first_select(struct core *c, struct batch_plan *plan, struct arena *arena, struct err *err) {
   const struct batch_moment moment = {.wall_ms = c->wall_ms, .trainer_idle = false};
   plan->groups = 0;
@@ -316,10 +321,11 @@ static enum rc first_read(struct core *c, struct batch_plan *plan, struct err *e
   struct rows q;
   bool row = false;
   plan->groups = 0;
-  enum rc rc = store_query(c->store, &q, err,
-                           "SELECT count(*), sum(tokens + sample_count * length(prompt_ids) / 4) FROM groups INDEXED BY "
-                           "groups_batch WHERE run = ?1 AND trained_in = ?2 AND batch = ?3",
-                           BINDS(b_int(plan->run), b_int(plan->round), b_int(plan->number)));
+  enum rc rc =
+      store_query(c->store, &q, err,
+                  "SELECT count(*), sum(tokens + sample_count * length(prompt_ids) / 4) FROM groups INDEXED BY "
+                  "groups_batch WHERE run = ?1 AND trained_in = ?2 AND batch = ?3",
+                  BINDS(b_int(plan->run), b_int(plan->round), b_int(plan->number)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
     plan->groups = (int)rows_int(&q, 0);
@@ -329,14 +335,16 @@ static enum rc first_read(struct core *c, struct batch_plan *plan, struct err *e
   return rc;
 }
 
-/* If the step over `round` has been begun, so that its groups are settled.  What will be too old for the next one is left out. */
+/* If the step over `round` has been begun, so that its groups are settled.  What will be too old for the next one is
+ * left out. */
 static enum rc plan_ahead_of_step(struct core *c, int64_t run, int64_t round, struct err *err) {
   struct batch_plan plan = {.run = run, .round = round + 1};
   struct arena arena = ARENA_INIT;
   int64_t version = 0;
   if (!c->context || c->context->run != run || c->context->config.mode != MODE_INFLIGHT) return RC_OK;
-  enum rc rc = store_int(c->store, &version, err, "SELECT version FROM rounds WHERE run = ?1 AND round = ?2 AND state = ?3",
-                         BINDS(b_int(run), b_int(round), b_int(ROUND_STEPPING)));
+  enum rc rc =
+      store_int(c->store, &version, err, "SELECT version FROM rounds WHERE run = ?1 AND round = ?2 AND state = ?3",
+                BINDS(b_int(run), b_int(round), b_int(ROUND_STEPPING)));
   if (rc == RC_NOT_FOUND) return RC_OK;
   if (rc == RC_OK) rc = first_read(c, &plan, err);
   if (rc != RC_OK || plan.groups > 0) return rc; /* a trainer has computed the round again */
@@ -397,7 +405,8 @@ static enum rc batch_note(struct core *c, const struct batch_answer *m, struct e
 static enum rc round_add(struct core *c, const struct batch_answer *m, struct err *err) {
   return store_exec(
       c->store, err,
-      "UPDATE rounds SET jobs_undone = jobs_undone - 1, loss_sum = loss_sum + coalesce(?3, 0), entropy_sum = entropy_sum + coalesce(?4, 0), "
+      "UPDATE rounds SET jobs_undone = jobs_undone - 1, loss_sum = loss_sum + coalesce(?3, 0), entropy_sum = "
+      "entropy_sum + coalesce(?4, 0), "
       "trained_tokens = trained_tokens + ?5, compute_us = compute_us + ?6, logprob_us = logprob_us + ?7, "
       "logprob_max_abs_diff = max(logprob_max_abs_diff, ?8), logprob_unequal = logprob_unequal + ?9, "
       "logprob_nonfinite = logprob_nonfinite + ?10 WHERE run = ?1 AND round = ?2",
@@ -448,13 +457,14 @@ static enum rc group_figures(struct core *c, int64_t run, const struct left_grou
   struct rows q;
   bool row = false;
   *out = (struct group_figures){0};
-  enum rc rc = store_query(c->store, &q, err,
-                           "SELECT count(*), sum(s.well_formed), sum(s.tokens), sum(s.reward), g.tokens + g.sample_count * "
-                           "length(g.prompt_ids) / 4, EXISTS (SELECT 1 FROM passes p WHERE p.run = g.run AND p.round = g.round "
-                           "AND p.group_ordinal = g.ordinal AND p.state = " SQL_PASS_DONE
-                           ") FROM groups g JOIN samples s ON s.run = g.run AND s.round = g.round AND s.group_ordinal = "
-                           "g.ordinal WHERE g.run = ?1 AND g.round = ?2 AND g.ordinal = ?3",
-                           BINDS(b_int(run), b_int(g->round), b_int(g->ordinal)));
+  enum rc rc =
+      store_query(c->store, &q, err,
+                  "SELECT count(*), sum(s.well_formed), sum(s.tokens), sum(s.reward), g.tokens + g.sample_count * "
+                  "length(g.prompt_ids) / 4, EXISTS (SELECT 1 FROM passes p WHERE p.run = g.run AND p.round = g.round "
+                  "AND p.group_ordinal = g.ordinal AND p.state = " SQL_PASS_DONE
+                  ") FROM groups g JOIN samples s ON s.run = g.run AND s.round = g.round AND s.group_ordinal = "
+                  "g.ordinal WHERE g.run = ?1 AND g.round = ?2 AND g.ordinal = ?3",
+                  BINDS(b_int(run), b_int(g->round), b_int(g->ordinal)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row)
     *out = (struct group_figures){.samples = rows_int(&q, 0),
@@ -469,27 +479,30 @@ static enum rc group_figures(struct core *c, int64_t run, const struct left_grou
 
 static enum rc group_leave(struct core *c, const struct leaving *l, struct left_group *g, struct err *err) {
   struct group_figures f;
-  enum rc rc = store_exec(c->store, err,
-                          "UPDATE groups SET state = ?6, reason = ?7, trained_in = NULL, batch = NULL WHERE run = ?1 AND round "
-                          "= ?2 AND ordinal = ?3 AND trained_in = ?4 AND batch = ?5 AND state = ?8",
-                          BINDS(b_int(l->run), b_int(g->round), b_int(g->ordinal), b_int(l->round), b_int(l->number),
-                                b_int(GROUP_FILTERED), b_text(g->reason), b_int(GROUP_SUBMITTED)));
+  enum rc rc =
+      store_exec(c->store, err,
+                 "UPDATE groups SET state = ?6, reason = ?7, trained_in = NULL, batch = NULL WHERE run = ?1 AND round "
+                 "= ?2 AND ordinal = ?3 AND trained_in = ?4 AND batch = ?5 AND state = ?8",
+                 BINDS(b_int(l->run), b_int(g->round), b_int(g->ordinal), b_int(l->round), b_int(l->number),
+                       b_int(GROUP_FILTERED), b_text(g->reason), b_int(GROUP_SUBMITTED)));
   g->left = rc == RC_OK && store_changes(c->store) == 1;
   if (!g->left) return rc;
   rc = group_figures(c, l->run, g, &f, err);
   if (rc == RC_OK)
-    rc = store_exec(c->store, err,
-                    "UPDATE batches SET groups = groups - 1, tokens = tokens - ?4 WHERE run = ?1 AND round = ?2 AND number = ?3",
-                    BINDS(b_int(l->run), b_int(l->round), b_int(l->number), b_int(f.positions)));
+    rc = store_exec(
+        c->store, err,
+        "UPDATE batches SET groups = groups - 1, tokens = tokens - ?4 WHERE run = ?1 AND round = ?2 AND number = ?3",
+        BINDS(b_int(l->run), b_int(l->round), b_int(l->number), b_int(f.positions)));
   if (rc != RC_OK) return rc;
-  return store_exec(c->store, err,
-                    "UPDATE rounds SET groups_trained = groups_trained - 1, groups_filtered = groups_filtered + 1, "
-                    "groups_refused = groups_refused + 1, submitted_samples = submitted_samples - ?3, training_samples = "
-                    "training_samples - ?3, training_well_formed = training_well_formed - ?4, training_tokens = "
-                    "training_tokens - ?5, training_rewards = training_rewards - ?6, groups_preprocessed = "
-                    "groups_preprocessed - ?7 WHERE run = ?1 AND round = ?2",
-                    BINDS(b_int(l->run), b_int(l->round), b_int(f.samples), b_int(f.well_formed), b_int(f.tokens),
-                          b_real(f.rewards), b_int(f.passes)));
+  return store_exec(
+      c->store, err,
+      "UPDATE rounds SET groups_trained = groups_trained - 1, groups_filtered = groups_filtered + 1, "
+      "groups_refused = groups_refused + 1, submitted_samples = submitted_samples - ?3, training_samples = "
+      "training_samples - ?3, training_well_formed = training_well_formed - ?4, training_tokens = "
+      "training_tokens - ?5, training_rewards = training_rewards - ?6, groups_preprocessed = "
+      "groups_preprocessed - ?7 WHERE run = ?1 AND round = ?2",
+      BINDS(b_int(l->run), b_int(l->round), b_int(f.samples), b_int(f.well_formed), b_int(f.tokens), b_real(f.rewards),
+            b_int(f.passes)));
 }
 
 enum rc batches_leave(struct core *c, const struct leaving *l, struct err *err) {
@@ -503,10 +516,11 @@ enum rc batches_leave(struct core *c, const struct leaving *l, struct err *err) 
   }
   if (rc != RC_OK || left == 0) return rc;
   if (state == ROUND_STEPPING)
-    return err_set(err, RC_CONFLICT, "refusals",
-                   "the trainer refuses %d groups of batch %s, whose step has been begun with them in its sums: look after the "
-                   "trainer that refuses them and the one before it",
-                   left, id_batch(l->run, l->round, l->number).text);
+    return err_set(
+        err, RC_CONFLICT, "refusals",
+        "the trainer refuses %d groups of batch %s, whose step has been begun with them in its sums: look after the "
+        "trainer that refuses them and the one before it",
+        left, id_batch(l->run, l->round, l->number).text);
   if (state == ROUND_TRAINING) rc = round_move(c, l->run, l->round, ROUND_OPEN, err);
   stream_moved(c);
   c->kick_due = true;
@@ -527,23 +541,27 @@ enum rc batches_again(struct core *c, int64_t run, int64_t round, struct err *er
   }
   if (rc == RC_OK) rc = inner_steps_again(c, run, round, err);
   if (rc != RC_OK) return rc;
-  return store_exec(c->store, err,
-                    "UPDATE rounds SET jobs_undone = (SELECT count(*) FROM batches WHERE run = ?1 AND round = ?2 AND done = 0) + "
-                    "(SELECT count(*) FROM inner_steps WHERE run = ?1 AND round = ?2) WHERE run = ?1 AND round = ?2",
-                    BINDS(b_int(run), b_int(round)));
+  return store_exec(
+      c->store, err,
+      "UPDATE rounds SET jobs_undone = (SELECT count(*) FROM batches WHERE run = ?1 AND round = ?2 AND done = 0) + "
+      "(SELECT count(*) FROM inner_steps WHERE run = ?1 AND round = ?2) WHERE run = ?1 AND round = ?2",
+      BINDS(b_int(run), b_int(round)));
 }
 
 enum rc batches_taken(struct core *c, int64_t run, int64_t round, struct err *err) {
   const struct bind binds[] = {b_int(run), b_int(round)};
-  enum rc rc = store_exec(c->store, err,
-                          "UPDATE rounds SET jobs_undone = 0, (trained_tokens, loss_sum, entropy_sum, compute_us, logprob_us, "
-                          "logprob_unequal, logprob_nonfinite, logprob_max_abs_diff) = (SELECT coalesce(sum(trained_tokens), 0), "
-                          "coalesce(sum(loss), 0), coalesce(sum(entropy_sum), 0), coalesce(sum(compute_us), 0), "
-                          "coalesce(sum(logprob_us), 0), coalesce(sum(logprob_unequal), 0), coalesce(sum(logprob_nonfinite), 0), "
-                          "coalesce(max(logprob_max_abs_diff), 0) FROM (SELECT * FROM batches WHERE run = ?1 AND round = ?2 ORDER "
-                          "BY number)) WHERE run = ?1 AND round = ?2 AND jobs_undone > 0",
-                          binds, 2);
-  if (rc == RC_OK) rc = store_exec(c->store, err, "UPDATE batches SET done = 1 WHERE run = ?1 AND round = ?2 AND done = 0", binds, 2);
+  enum rc rc = store_exec(
+      c->store, err,
+      "UPDATE rounds SET jobs_undone = 0, (trained_tokens, loss_sum, entropy_sum, compute_us, logprob_us, "
+      "logprob_unequal, logprob_nonfinite, logprob_max_abs_diff) = (SELECT coalesce(sum(trained_tokens), 0), "
+      "coalesce(sum(loss), 0), coalesce(sum(entropy_sum), 0), coalesce(sum(compute_us), 0), "
+      "coalesce(sum(logprob_us), 0), coalesce(sum(logprob_unequal), 0), coalesce(sum(logprob_nonfinite), 0), "
+      "coalesce(max(logprob_max_abs_diff), 0) FROM (SELECT * FROM batches WHERE run = ?1 AND round = ?2 ORDER "
+      "BY number)) WHERE run = ?1 AND round = ?2 AND jobs_undone > 0",
+      binds, 2);
+  if (rc == RC_OK)
+    rc = store_exec(c->store, err, "UPDATE batches SET done = 1 WHERE run = ?1 AND round = ?2 AND done = 0", binds, 2);
   if (rc != RC_OK) return rc;
-  return store_exec(c->store, err, "UPDATE inner_steps SET done = 1 WHERE run = ?1 AND round = ?2 AND done = 0", binds, 2);
+  return store_exec(c->store, err, "UPDATE inner_steps SET done = 1 WHERE run = ?1 AND round = ?2 AND done = 0", binds,
+                    2);
 }

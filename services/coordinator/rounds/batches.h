@@ -3,15 +3,16 @@
  *   groups sealed --batches_select--> a plan --batches_plan--> submitted ... at the trainer ... --batches_answered-->
  *   figures are added; with the round's last batch the step begins (round_step_when_trained)
  *
- * Under `update: minibatch` a batch holds groups of one optimizer step, and the batch with a full step's last groups plans
- * that inner step too.  Groups of later steps wait until then, so that the steps come in order.
+ * Under `update: minibatch` a batch holds groups of one optimizer step, and the batch with a full step's last groups
+ * plans that inner step too.  Groups of later steps wait until then, so that the steps come in order.
  *
  * batches_select reads, on the driver's thread; the rest is the writer's, inside the caller's savepoint.  A plan is
  * stored before anything is sent, so that a restart sends the same batch.  A group is in one batch only (I5).
  *
- * In `inflight` the writer selects too: what waits when a step begins is planned as the first batch of the round behind it,
- * so that the trainer has it before it has the version that computes it.  That round is not open yet: its groups name it and
- * are as far ahead of the trainer as they were (stream.c), and the batch is stored and counted with the round (batches_open).
+ * In `inflight` the writer selects too: what waits when a step begins is planned as the first batch of the round behind
+ * it, so that the trainer has it before it has the version that computes it.  That round is not open yet: its groups
+ * name it and are as far ahead of the trainer as they were (stream.c), and the batch is stored and counted with the
+ * round (batches_open).
  *
  * Previous hop of a rollout: group_seal.c.  Next: driver/batch_build.c makes the message. */
 #ifndef LEASEHOLD_COORDINATOR_ROUNDS_BATCHES_H
@@ -50,15 +51,16 @@ struct batch_answer {
   size_t interval_count;
 };
 
-/* Chooses the groups of plan's round, whole and as many as fit tokens_max: in the order in which they were sealed or, under
- * `update: minibatch`, those of the next step (decide/membership.h) in the order of their ordinals.  In `inflight` the
- * run's, as many as the round's step still lacks, in the order that the run asks for.  plan->places lives in the arena;
- * groups 0: none is sealed, or each waits for a preprocessor. */
+/* Chooses the groups of plan's round, whole and as many as fit tokens_max: in the order in which they were sealed or,
+ * under `update: minibatch`, those of the next step (decide/membership.h) in the order of their ordinals.  In
+ * `inflight` the run's, as many as the round's step still lacks, in the order that the run asks for.  plan->places
+ * lives in the arena; groups 0: none is sealed, or each waits for a preprocessor. */
 enum rc batches_select(struct batch_plan *plan, struct store *s, struct run_context *x,
                        const struct batch_moment *moment, int64_t tokens_max, struct arena *arena, struct err *err);
 /* From this commit on, a restart takes the batch as submitted.  RC_CONFLICT when a group is not sealed. */
 enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err);
-/* `inflight`: a round that has just been opened has its first batch, planned ahead of it or else now, if anything waits. */
+/* `inflight`: a round that has just been opened has its first batch, planned ahead of it or else now, if anything
+ * waits. */
 enum rc batches_open(struct core *c, int64_t run, int64_t round, struct err *err);
 /* A repeat changes nothing.  The round's last batch begins the step. */
 enum rc batches_answered(struct core *c, const struct batch_answer *m, struct err *err);
@@ -73,14 +75,14 @@ struct leaving {
   struct left_group *groups; /* [count] */
   int count;
 };
-/* In `inflight`: groups of a batch leave their step, which is filled again: its round is open if it was not.  RC_CONFLICT when
- * the step has begun: its sums have them. */
+/* In `inflight`: groups of a batch leave their step, which is filled again: its round is open if it was not.
+ * RC_CONFLICT when the step has begun: its sums have them. */
 enum rc batches_leave(struct core *c, const struct leaving *l, struct err *err);
-/* A new incarnation of the trainer has lost the gradients that it had accumulated.  So all batches and inner steps of the
- * round are undone again, and those that the trainer does not know are sent again. */
+/* A new incarnation of the trainer has lost the gradients that it had accumulated.  So all batches and inner steps of
+ * the round are undone again, and those that the trainer does not know are sent again. */
 enum rc batches_again(struct core *c, int64_t run, int64_t round, struct err *err);
-/* The trainer holds the version that the round's step makes, so it has done all of them: what another trainer was to do again
- * is done, with the figures of the answers that came. */
+/* The trainer holds the version that the round's step makes, so it has done all of them: what another trainer was to do
+ * again is done, with the figures of the answers that came. */
 enum rc batches_taken(struct core *c, int64_t run, int64_t round, struct err *err);
 
 #endif

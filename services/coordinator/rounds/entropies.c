@@ -12,8 +12,8 @@ static bool told(const struct batch_status *answer) {
   return false;
 }
 
-static enum rc group_gather(struct group_entropies *out, const struct batch_group *g, const struct sample_logprobs *samples,
-                            struct arena *arena, struct err *err) {
+static enum rc group_gather(struct group_entropies *out, const struct batch_group *g,
+                            const struct sample_logprobs *samples, struct arena *arena, struct err *err) {
   struct buf steps = BUF_INIT;
   int64_t run;
   enum rc rc = id_parse_group(&run, &out->round, &out->ordinal, g->id, err);
@@ -56,7 +56,8 @@ enum rc entropies_gather(struct group_entropies **out, size_t *count, const stru
   return RC_OK;
 }
 
-enum rc entropies_store(struct core *c, int64_t run, const struct group_entropies *groups, size_t count, struct err *err) {
+enum rc entropies_store(struct core *c, int64_t run, const struct group_entropies *groups, size_t count,
+                        struct err *err) {
   enum rc rc = RC_OK;
   for (size_t g = 0; g < count && rc == RC_OK; g++)
     rc = store_exec(c->store, err,

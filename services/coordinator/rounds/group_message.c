@@ -112,9 +112,10 @@ enum rc group_message(struct batch_group *out, struct group_record *record, stru
   struct group_prompt read = {0};
   *out = (struct batch_group){.id = arena_strdup(arena, id_group(key->run, key->round, key->ordinal).text),
                               .samples = arena_alloc(arena, (size_t)count + 1, sizeof *out->samples)};
-  *record = (struct group_record){.behaviour = arena_alloc(arena, (size_t)count + 1, sizeof *record->behaviour),
-                                  .samples = arena_alloc(arena, (size_t)count + 1, sizeof *record->samples),
-                                  .version_first = arena_alloc(arena, (size_t)count + 1, sizeof *record->version_first)};
+  *record =
+      (struct group_record){.behaviour = arena_alloc(arena, (size_t)count + 1, sizeof *record->behaviour),
+                            .samples = arena_alloc(arena, (size_t)count + 1, sizeof *record->samples),
+                            .version_first = arena_alloc(arena, (size_t)count + 1, sizeof *record->version_first)};
   if (!out->id || !out->samples || !record->behaviour || !record->samples || !record->version_first)
     return no_memory(err);
   enum rc rc = prompt ? RC_OK : prompt_read(&read, s, key, arena, err);

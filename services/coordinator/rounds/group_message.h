@@ -1,8 +1,8 @@
-/* A complete group of samples as messages have it: ids, tokens, segments, advantages; and beside it what was recorded of
- * its tokens.
+/* A complete group of samples as messages have it: ids, tokens, segments, advantages; and beside it what was recorded
+ * of its tokens.
  *
- * Called by driver/batch_build.c on the driver's thread, for the trainer, and by api/route_passes.c on the writer's, for
- * a preprocessor; with any connection.  Everything lives in the caller's arena. */
+ * Called by driver/batch_build.c on the driver's thread, for the trainer, and by api/route_passes.c on the writer's,
+ * for a preprocessor; with any connection.  Everything lives in the caller's arena. */
 #ifndef LEASEHOLD_COORDINATOR_ROUNDS_GROUP_MESSAGE_H
 #define LEASEHOLD_COORDINATOR_ROUNDS_GROUP_MESSAGE_H
 
@@ -26,8 +26,8 @@ struct group_record {
   int64_t *version_first;      /* of the oldest token */
 };
 
-/* RC_CORRUPT unless all `count` rollouts are there.  The samples have no behaviour and no reference.  prompt NULL: it is
- * read too. */
+/* RC_CORRUPT unless all `count` rollouts are there.  The samples have no behaviour and no reference.  prompt NULL: it
+ * is read too. */
 enum rc group_message(struct batch_group *out, struct group_record *record, struct store *s,
                       const struct group_key *key, const struct group_prompt *prompt, int64_t count,
                       struct arena *arena, struct err *err);

@@ -63,7 +63,8 @@ enum rc group_verify(const struct run_context *x, const struct group_head *g, st
     if (i == 0 || r->spans[i].version > s->version_last) s->version_last = r->spans[i].version;
   }
   const enum rc rc = text_of(x->tokenizer, r->token_ids.items, r->token_ids.count, arena, s, err);
-  const struct reward_input input = {s->text, s->text_len, g->answer, g->extra, (int64_t)r->token_ids.count, g->max_new_tokens};
+  const struct reward_input input = {s->text,          s->text_len, g->answer, g->extra, (int64_t)r->token_ids.count,
+                                     g->max_new_tokens};
   if (rc == RC_OK) reward_judge(run_rule(&x->config, g->set), &input, &s->verdict);
   return rc;
 }
@@ -92,8 +93,8 @@ static enum rc sample_store(struct core *c, const struct group_head *g, int64_t 
       BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal), b_int(s->result->sample), b_int(SAMPLE_DONE),
             b_int((int64_t)s->result->token_ids.count), b_int((int64_t)s->result->finish), b_digest(&s->digest),
             b_int(s->version_first), b_int(s->version_last), b_real(e->reward),
-            e->advantage ? b_real((double)*e->advantage) : b_null(), b_int(s->verdict.well_formed), b_text(s->verdict.detail),
-            b_int(SAMPLE_LEASED), b_int(fence), judged ? b_int(s->verdict.passed) : b_null(),
+            e->advantage ? b_real((double)*e->advantage) : b_null(), b_int(s->verdict.well_formed),
+            b_text(s->verdict.detail), b_int(SAMPLE_LEASED), b_int(fence), judged ? b_int(s->verdict.passed) : b_null(),
             judged ? b_int((int64_t)s->verdict.vote) : b_null(), values_bind(rule, e->values)));
   if (rc == RC_OK && store_changes(c->store) != 1) {
     rc = err_set(err, RC_CONFLICT, "fence", "sample %s is not leased with fence %" PRId64,
@@ -109,10 +110,11 @@ enum rc group_read(struct core *c, int64_t run, int64_t round, int64_t ordinal, 
   struct rows q;
   bool row = false;
   *out = (struct group_head){.run = run, .round = round, .ordinal = ordinal};
-  enum rc rc = store_query(c->store, &q, err,
-                           "SELECT state, purpose, sample_count, samples_open, leased_ms, answer, extra, "
-                           "max_new_tokens, evaluation_set, dataset_index FROM groups WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
-                           BINDS(b_int(run), b_int(round), b_int(ordinal)));
+  enum rc rc = store_query(
+      c->store, &q, err,
+      "SELECT state, purpose, sample_count, samples_open, leased_ms, answer, extra, "
+      "max_new_tokens, evaluation_set, dataset_index FROM groups WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
+      BINDS(b_int(run), b_int(round), b_int(ordinal)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {
     out->state = (enum group_state)rows_int(&q, 0);
@@ -175,10 +177,11 @@ static enum rc sealing_read(struct core *c, struct sealing *g, int *found, struc
   const struct group_head *h = g->head;
   struct rows q;
   bool row;
-  enum rc rc = store_query(c->store, &q, err,
-                           "SELECT sample, reward, digest, tokens, well_formed, version_first, version_last, term_values, "
-                           "advantage FROM samples WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND state = ?4 ORDER BY sample",
-                           BINDS(b_int(h->run), b_int(h->round), b_int(h->ordinal), b_int(SAMPLE_DONE)));
+  enum rc rc = store_query(
+      c->store, &q, err,
+      "SELECT sample, reward, digest, tokens, well_formed, version_first, version_last, term_values, "
+      "advantage FROM samples WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3 AND state = ?4 ORDER BY sample",
+      BINDS(b_int(h->run), b_int(h->round), b_int(h->ordinal), b_int(SAMPLE_DONE)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     const int64_t i = rows_int(&q, 0);
     if (i < 0 || i >= h->count || g->has[i]) continue; /* the caller counts */
@@ -249,16 +252,18 @@ static enum rc samples_store(struct core *c, const struct sealing *g, int64_t fe
   enum rc rc = RC_OK;
   for (int i = 0; i < count && rc == RC_OK; i++) {
     const int32_t at = done[i].result->sample;
-    rc = sample_store(c, h, fence, &done[i], &(struct earned){g->rewards[at], sealing_values(g, at), &g->advantages[at]}, err);
+    rc = sample_store(c, h, fence, &done[i],
+                      &(struct earned){g->rewards[at], sealing_values(g, at), &g->advantages[at]}, err);
     g->has[at] = false; /* stored */
   }
   for (int i = 0; i < h->count && rc == RC_OK; i++) {
     if (!g->has[i] || g->known[i] == g->advantages[i]) continue;
-    rc = store_exec(c->store, err,
-                    "UPDATE samples SET reward = ?5, advantage = ?6, term_values = ?7 WHERE run = ?1 AND round = ?2 AND "
-                    "group_ordinal = ?3 AND sample = ?4",
-                    BINDS(b_int(h->run), b_int(h->round), b_int(h->ordinal), b_int(i), b_real(g->rewards[i]),
-                          b_real((double)g->advantages[i]), values_bind(g->rule, sealing_values(g, i))));
+    rc =
+        store_exec(c->store, err,
+                   "UPDATE samples SET reward = ?5, advantage = ?6, term_values = ?7 WHERE run = ?1 AND round = ?2 AND "
+                   "group_ordinal = ?3 AND sample = ?4",
+                   BINDS(b_int(h->run), b_int(h->round), b_int(h->ordinal), b_int(i), b_real(g->rewards[i]),
+                         b_real((double)g->advantages[i]), values_bind(g->rule, sealing_values(g, i))));
   }
   return rc;
 }
@@ -340,7 +345,8 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
   const bool remote = reward_remote_terms(rule) > 0;
   enum rc rc = sealing_gather(c, &g, done, count, arena, err);
   if (rc == RC_OK && remote)
-    rc = remote_rewards_add(c, &(struct reward_group){h->run, h->round, h->ordinal}, rule, g.rewards, rule->is_sum ? g.values : NULL, h->count, err);
+    rc = remote_rewards_add(c, &(struct reward_group){h->run, h->round, h->ordinal}, rule, g.rewards,
+                            rule->is_sum ? g.values : NULL, h->count, err);
   if (rc == RC_OK && h->purpose == LEASE_TRAINING) {
     sealing_advantages(config, &g);
     reason = group_filter_reason(config, g.advantages, h->count);
@@ -348,7 +354,8 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
   }
   if (rc == RC_OK) group_digest(&digest, &g);
   if (rc == RC_OK) rc = samples_store(c, &g, fence, done, count, err);
-  if (rc == RC_OK && h->purpose == LEASE_EVALUATION) rc = evaluation_item_store(c, &(struct evaluated_group){h->run, h->round, h->ordinal, h->set}, err);
+  if (rc == RC_OK && h->purpose == LEASE_EVALUATION)
+    rc = evaluation_item_store(c, &(struct evaluated_group){h->run, h->round, h->ordinal, h->set}, err);
   if (rc == RC_OK) rc = group_close(c, &g, state, reason, &digest, &open, err);
   const struct stream_group closed = {h->run, h->round, h->ordinal, .dropped = state == GROUP_FILTERED};
   if (rc == RC_OK && config->mode == MODE_INFLIGHT)
@@ -356,7 +363,8 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
   else if (rc == RC_OK && open == 0)
     rc = round_generated(c, h->run, h->round, err);
   if (rc != RC_OK) return rc;
-  if (done) latency_note(c, h); /* else it has waited for judges or for its check, and samplers are not slow because they are */
+  if (done) latency_note(c, h); /* else it has waited for judges or for its check, and samplers are not slow because
+                                 * they are */
   rate_note(&c->pool->rates.tokens, (double)g.tokens, h->count, c->now_ms);
   if (h->purpose == LEASE_TRAINING) lengths_note(c, &g);
   if (config->frontier == FRONTIER_GATE || c->pool->pace.plan.bounded) c->samples_due = true; /* more may begin now */
@@ -366,8 +374,8 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
   return RC_OK;
 }
 
-/* Is a group whose samples are all in to be checked?  Not where a check could decide nothing: where none of those who drew
- * it, or not the trainer, promises equal bits, and what is inexact is marked anyway. */
+/* Is a group whose samples are all in to be checked?  Not where a check could decide nothing: where none of those who
+ * drew it, or not the trainer, promises equal bits, and what is inexact is marked anyway. */
 static enum rc group_is_checked(struct core *c, const struct group_head *g, bool *out, struct err *err) {
   const struct run_config *config = &c->context->config;
   int trainers = 0, promising = 0, others = 0;
@@ -382,10 +390,11 @@ static enum rc group_is_checked(struct core *c, const struct group_head *g, bool
   *out = trainers == 0 || promising > 0;
   if (!*out || others == 0) return RC_OK;
   int64_t found = 0;
-  const enum rc rc = store_int(c->store, &found, err,
-                               "SELECT EXISTS (SELECT 1 FROM leases l INDEXED BY leases_group JOIN workers w ON w.id = l.worker "
-                               "WHERE l.run = ?1 AND l.round = ?2 AND l.group_ordinal = ?3 AND w.exactness = ?4)",
-                               BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal), b_int(WORKER_INVARIANT)));
+  const enum rc rc =
+      store_int(c->store, &found, err,
+                "SELECT EXISTS (SELECT 1 FROM leases l INDEXED BY leases_group JOIN workers w ON w.id = l.worker "
+                "WHERE l.run = ?1 AND l.round = ?2 AND l.group_ordinal = ?3 AND w.exactness = ?4)",
+                BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal), b_int(WORKER_INVARIANT)));
   *out = found;
   return rc;
 }
@@ -396,8 +405,8 @@ static bool is_judged_here(const struct core *c, const struct reward_rule *rule)
 }
 
 /* Of a complete group that waits for its check: what it will be sealed with if it holds. */
-static enum rc advantages_expected(struct core *c, const struct group_head *h, const struct done_sample *done, int count,
-                                   const float **out, struct arena *arena, struct err *err) {
+static enum rc advantages_expected(struct core *c, const struct group_head *h, const struct done_sample *done,
+                                   int count, const float **out, struct arena *arena, struct err *err) {
   struct sealing g = {.head = h, .rule = run_rule(&c->context->config, h->set)};
   const enum rc rc = sealing_gather(c, &g, done, count, arena, err);
   if (rc != RC_OK) return rc;
@@ -420,9 +429,11 @@ enum rc group_accept(struct core *c, const struct group_head *g, int64_t fence, 
   if (checked && is_judged_here(c, rule)) rc = advantages_expected(c, g, done, count, &advantages, arena, err);
   for (int i = 0; i < count && rc == RC_OK; i++) {
     const float *advantage = advantages ? &advantages[done[i].result->sample] : NULL;
-    rc = sample_store(c, g, fence, &done[i], &(struct earned){done[i].verdict.reward, done[i].verdict.values, advantage}, err);
+    rc = sample_store(c, g, fence, &done[i],
+                      &(struct earned){done[i].verdict.reward, done[i].verdict.values, advantage}, err);
     if (rc == RC_OK && remote)
-      rc = remote_rewards_await(c, &(struct reward_group){g->run, g->round, g->ordinal}, done[i].result->sample, rule, err);
+      rc = remote_rewards_await(c, &(struct reward_group){g->run, g->round, g->ordinal}, done[i].result->sample, rule,
+                                err);
     tokens += (int64_t)done[i].result->token_ids.count;
   }
   if (rc != RC_OK) return rc;

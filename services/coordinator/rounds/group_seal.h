@@ -1,13 +1,13 @@
 /* A group takes finished samples.  Each is decoded and verified as it comes.  With the last one the group gets its
- * rewards (shuffled in a control run), advantages (from the rewards less what is overlong) and filter, and is sealed, filtered or evaluated in the same
- * transaction (I4); where servers answer a part of the rewards, with the last answer (remote_rewards.h), and where the
- * trainer checks samples (run's verify_samples), not before its word.
+ * rewards (shuffled in a control run), advantages (from the rewards less what is overlong) and filter, and is sealed,
+ * filtered or evaluated in the same transaction (I4); where servers answer a part of the rewards, with the last answer
+ * (remote_rewards.h), and where the trainer checks samples (run's verify_samples), not before its word.
  *
  *   result --group_read--> head --group_verify, one sample--> done_sample --group_accept--> samples: done
  *                                              +-- the last one --> sealed | filtered (refilled) | evaluated
  *
- * Of a reward that is a sum the row keeps what each term gave (samples.term_values), which no digest covers and nothing is
- * computed of.
+ * Of a reward that is a sum the row keeps what each term gave (samples.term_values), which no digest covers and nothing
+ * is computed of.
  *
  * Writer's thread only, except for the pure parts; one result's memory is the caller's arena, except for the texts.
  * Digest and advantages are functions of tokens, log-probabilities and the dataset: this file must not look at time,

@@ -47,10 +47,11 @@ enum rc group_fail(struct core *c, int64_t run, int64_t round, int64_t ordinal, 
   if (rc == RC_OK) rc = remote_rewards_forget_group(c, &(struct reward_group){run, round, ordinal}, err);
   if (rc == RC_OK) rc = stream_round(c, run, round, &counts_for, err);
   if (rc == RC_OK)
-    rc = store_exec(c->store, err,
-                    "UPDATE rounds SET groups_open = groups_open - (round = ?2), groups_failed = groups_failed + (round "
-                    "= ?3), exact = exact AND round <> ?3 WHERE run = ?1 AND round IN (?2, ?3)",
-                    BINDS(b_int(run), b_int(round), b_int(counts_for)));
+    rc =
+        store_exec(c->store, err,
+                   "UPDATE rounds SET groups_open = groups_open - (round = ?2), groups_failed = groups_failed + (round "
+                   "= ?3), exact = exact AND round <> ?3 WHERE run = ?1 AND round IN (?2, ?3)",
+                   BINDS(b_int(run), b_int(round), b_int(counts_for)));
   waiting_forget(&c->pool->waiting);
   c->samples_due = true; /* another group may begin in its place */
   if (rc == RC_OK) rc = journal_incident(c, run, why->incident, id.text, why->reason, err);

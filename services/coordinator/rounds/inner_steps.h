@@ -1,14 +1,14 @@
-/* The inner steps of a round in the database (update: minibatch): planned, answered, and taken again when the trainer was
- * lost.
+/* The inner steps of a round in the database (update: minibatch): planned, answered, and taken again when the trainer
+ * was lost.
  *
  *   the last group of a full step is put into a batch (batches.c) --inner_steps_plan, in the same commit--> a row
  *   --driver/inner_step.c--> ... at the trainer ... --inner_steps_answered--> its digest and figures; with the last answer
  *   of the round the round's own step begins (round_step_when_trained)
  *
- * So once all members of a step are in batches, its row is there too, and a restart takes the same step.  An inner step makes
- * no version.  Its digest is kept so that a step that is taken again, by a trainer that had lost it or in a replay, can be
- * compared with the first time.  inner_steps_look reads, on the driver's thread; the rest is the writer's, inside the
- * caller's savepoint. */
+ * So once all members of a step are in batches, its row is there too, and a restart takes the same step.  An inner step
+ * makes no version.  Its digest is kept so that a step that is taken again, by a trainer that had lost it or in a
+ * replay, can be compared with the first time.  inner_steps_look reads, on the driver's thread; the rest is the
+ * writer's, inside the caller's savepoint. */
 #ifndef LEASEHOLD_COORDINATOR_ROUNDS_INNER_STEPS_H
 #define LEASEHOLD_COORDINATOR_ROUNDS_INNER_STEPS_H
 

@@ -283,7 +283,8 @@ enum rc intervals_store(struct core *c, int64_t run, int64_t round, int64_t work
   if (n == 0) return RC_OK;
   enum rc rc = actor_of(c, worker, &actor, err);
   if (rc == RC_OK) rc = row_read(c, worker, &row, err);
-  const bool pushes_wait = !c->context || c->context->config.mode != MODE_INFLIGHT; /* else they go on beside all else */
+  const bool pushes_wait = !c->context || c->context->config.mode != MODE_INFLIGHT; /* else they go on beside all
+                                                                                     * else */
   if (rc == RC_OK && pushes_wait) n = fill_after_push(kept, n, &row);
   if (rc == RC_OK && round >= 0) {
     struct round_times t = {.run = run, .round = round, .begin_us = 0, .end_us = INT64_MAX};

@@ -84,18 +84,20 @@ static enum rc round_close(struct core *c, const struct announced_version *p, st
     rc = store_exec(c->store, err, "UPDATE groups SET state = ?3 WHERE run = ?1 AND trained_in = ?2 AND state = ?4",
                     BINDS(b_int(p->run), b_int(p->round), b_int(GROUP_CONSUMED), b_int(GROUP_SUBMITTED)));
   if (rc == RC_OK) /* who drew what is asked no more */
-    rc = store_exec(c->store, err,
-                    "DELETE FROM handed_back WHERE run = ?1 AND EXISTS (SELECT 1 FROM groups g WHERE g.run = ?1 AND g.round = "
-                    "handed_back.round AND g.ordinal = handed_back.group_ordinal AND g.state NOT IN (?2, ?3, ?4))",
-                    BINDS(b_int(p->run), b_int(GROUP_OPEN), b_int(GROUP_SEALED), b_int(GROUP_SUBMITTED)));
+    rc = store_exec(
+        c->store, err,
+        "DELETE FROM handed_back WHERE run = ?1 AND EXISTS (SELECT 1 FROM groups g WHERE g.run = ?1 AND g.round = "
+        "handed_back.round AND g.ordinal = handed_back.group_ordinal AND g.state NOT IN (?2, ?3, ?4))",
+        BINDS(b_int(p->run), b_int(GROUP_OPEN), b_int(GROUP_SEALED), b_int(GROUP_SUBMITTED)));
   if (rc == RC_OK) rc = round_move(c, p->run, p->round, ROUND_PUBLISHING, err);
   if (rc == RC_OK) rc = round_move(c, p->run, p->round, ROUND_DONE, err);
   if (rc == RC_OK)
-    rc = store_int(c->store, &ms, err,
-                   "UPDATE rounds SET digest = ?3, published_ms = ?4, stale_groups = groups_stale, grad_norm = ?5, lr = ?6, "
-                   "skipped = ?7 WHERE run = ?1 AND round = ?2 RETURNING published_ms - opened_ms",
-                   BINDS(b_int(p->run), b_int(p->round), b_digest(&p->digest), b_int(c->wall_ms), b_real(p->grad_norm),
-                         b_real(p->lr), b_int(p->skipped)));
+    rc = store_int(
+        c->store, &ms, err,
+        "UPDATE rounds SET digest = ?3, published_ms = ?4, stale_groups = groups_stale, grad_norm = ?5, lr = ?6, "
+        "skipped = ?7 WHERE run = ?1 AND round = ?2 RETURNING published_ms - opened_ms",
+        BINDS(b_int(p->run), b_int(p->round), b_digest(&p->digest), b_int(c->wall_ms), b_real(p->grad_norm),
+              b_real(p->lr), b_int(p->skipped)));
   if (rc == RC_OK) metric_observe(c->rounds->m_seconds, (double)ms / 1000);
   return rc;
 }

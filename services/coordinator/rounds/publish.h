@@ -2,7 +2,8 @@
  * the driver (driver/step.c); the first makes it current, the other is a repeat.
  *
  * Writer's thread only, inside the caller's savepoint; no memory of its own.  Call it only when the version is
- * durable: as a checkpoint of the trainer's, or as an older one and the rounds since, which the database holds.  Only the version that the round in step makes is accepted.
+ * durable: as a checkpoint of the trainer's, or as an older one and the rounds since, which the database holds.  Only
+ *   the version that the round in step makes is accepted.
  *
  * Previous hop: trainer-server/publish/publisher.c.  Next: workers are told by their polls and heartbeats; round.c
  * opens the next round, and batches.c plans what waits for it in flight. */

@@ -7,10 +7,11 @@
 #define OF_GROUP " WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3"
 
 static enum rc rows_wait(struct core *c, const struct reward_group *g, int32_t sample, int32_t term, struct err *err) {
-  return store_exec(c->store, err,
-                    "INSERT OR REPLACE INTO remote_rewards (run, round, group_ordinal, sample, term, state) VALUES (?1, "
-                    "?2, ?3, ?4, ?5, " SQL_REWARD_WAITING ")",
-                    BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal), b_int(sample), b_int(term)));
+  return store_exec(
+      c->store, err,
+      "INSERT OR REPLACE INTO remote_rewards (run, round, group_ordinal, sample, term, state) VALUES (?1, "
+      "?2, ?3, ?4, ?5, " SQL_REWARD_WAITING ")",
+      BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal), b_int(sample), b_int(term)));
 }
 
 static enum rc open_add(struct core *c, const struct reward_group *g, int64_t n, struct err *err) {
@@ -33,8 +34,8 @@ enum rc remote_rewards_begin_anew(struct core *c, int64_t run, struct err *err) 
                     BINDS(b_int(run)));
 }
 
-enum rc remote_rewards_await(struct core *c, const struct reward_group *g, int32_t sample, const struct reward_rule *rule,
-                             struct err *err) {
+enum rc remote_rewards_await(struct core *c, const struct reward_group *g, int32_t sample,
+                             const struct reward_rule *rule, struct err *err) {
   enum rc rc = RC_OK;
   for (int i = 0; i < rule->count && rc == RC_OK; i++)
     if (rule->terms[i].kind == VERIFIER_HTTP) rc = rows_wait(c, g, sample, i, err);
@@ -47,23 +48,24 @@ enum rc remote_rewards_await(struct core *c, const struct reward_group *g, int32
 
 enum rc remote_rewards_store(struct core *c, const struct reward_group *g, const struct remote_reward *r, bool *stored,
                              struct err *err) {
-  enum rc rc = store_exec(
-      c->store, err,
-      "UPDATE remote_rewards SET state = ?6, value = ?7, answered_ms = ?8" OF_GROUP
-      " AND sample = ?4 AND term = ?5 AND state = " SQL_REWARD_WAITING
-      " AND EXISTS (SELECT 1 FROM samples s WHERE s.run = ?1 AND s.round = ?2 AND s.group_ordinal = ?3 AND s.sample = ?4 "
-      "AND s.state = " SQL_SAMPLE_DONE " AND s.digest = ?9)",
-      BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal), b_int(r->sample), b_int(r->term),
-            b_int(r->missed ? REWARD_ROW_MISSED : REWARD_ROW_ANSWERED), b_real(r->value), b_int(c->wall_ms),
-            b_digest(r->digest)));
+  enum rc rc = store_exec(c->store, err,
+                          "UPDATE remote_rewards SET state = ?6, value = ?7, answered_ms = ?8" OF_GROUP
+                          " AND sample = ?4 AND term = ?5 AND state = " SQL_REWARD_WAITING
+                          " AND EXISTS (SELECT 1 FROM samples s WHERE s.run = ?1 AND s.round = ?2 AND s.group_ordinal "
+                          "= ?3 AND s.sample = ?4 "
+                          "AND s.state = " SQL_SAMPLE_DONE " AND s.digest = ?9)",
+                          BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal), b_int(r->sample), b_int(r->term),
+                                b_int(r->missed ? REWARD_ROW_MISSED : REWARD_ROW_ANSWERED), b_real(r->value),
+                                b_int(c->wall_ms), b_digest(r->digest)));
   *stored = rc == RC_OK && store_changes(c->store) == 1;
   return *stored ? open_add(c, g, -1, err) : rc;
 }
 
 enum rc remote_rewards_open(struct core *c, const struct reward_group *g, int64_t *out, struct err *err) {
-  return store_int(c->store, out, err,
-                   "SELECT samples_open + rewards_open + unchecked FROM groups WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
-                   BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal)));
+  return store_int(
+      c->store, out, err,
+      "SELECT samples_open + rewards_open + unchecked FROM groups WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
+      BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal)));
 }
 
 static enum rc detail_write(struct core *c, const struct reward_group *g, int64_t sample, struct buf *detail,
@@ -85,8 +87,8 @@ static void detail_add(struct buf *detail, const struct reward_term *t, double v
   if (missed) buf_puts(detail, " (not answered in time)");
 }
 
-enum rc remote_rewards_add(struct core *c, const struct reward_group *g, const struct reward_rule *rule, double *rewards,
-                           double *values, int count, struct err *err) {
+enum rc remote_rewards_add(struct core *c, const struct reward_group *g, const struct reward_rule *rule,
+                           double *rewards, double *values, int count, struct err *err) {
   struct rows q;
   struct buf detail = BUF_INIT;
   bool row;
@@ -96,7 +98,8 @@ enum rc remote_rewards_add(struct core *c, const struct reward_group *g, const s
                            BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     const int64_t sample = rows_int(&q, 0), term = rows_int(&q, 1), state = rows_int(&q, 3);
-    if (sample < 0 || sample >= count || term < 0 || term >= rule->count || state == REWARD_ROW_WAITING) continue; /* counted below */
+    if (sample < 0 || sample >= count || term < 0 || term >= rule->count || state == REWARD_ROW_WAITING)
+      continue; /* counted below */
     if (sample != of) rc = detail_write(c, g, of, &detail, err);
     of = sample;
     rewards[sample] += rule->terms[term].weight * rows_real(&q, 2);
@@ -109,15 +112,18 @@ enum rc remote_rewards_add(struct core *c, const struct reward_group *g, const s
   buf_free(&detail);
   if (rc != RC_OK || found == (int64_t)count * reward_remote_terms(rule)) return rc;
   return err_set(err, RC_CORRUPT, NULL, "group %s has %lld of %lld rewards of servers",
-                 id_group(g->run, g->round, g->ordinal).text, (long long)found, (long long)count * reward_remote_terms(rule));
+                 id_group(g->run, g->round, g->ordinal).text, (long long)found,
+                 (long long)count * reward_remote_terms(rule));
 }
 
 enum rc remote_rewards_forget_sample(struct core *c, const struct reward_group *g, int64_t sample, struct err *err) {
   const struct bind binds[] = {b_int(g->run), b_int(g->round), b_int(g->ordinal), b_int(sample)};
-  enum rc rc = store_exec(c->store, err,
-                          "DELETE FROM remote_rewards" OF_GROUP " AND sample = ?4 AND state = " SQL_REWARD_WAITING, binds, 4);
+  enum rc rc =
+      store_exec(c->store, err,
+                 "DELETE FROM remote_rewards" OF_GROUP " AND sample = ?4 AND state = " SQL_REWARD_WAITING, binds, 4);
   if (rc == RC_OK) rc = open_add(c, g, -store_changes(c->store), err);
-  return rc == RC_OK ? store_exec(c->store, err, "DELETE FROM remote_rewards" OF_GROUP " AND sample = ?4", binds, 4) : rc;
+  return rc == RC_OK ? store_exec(c->store, err, "DELETE FROM remote_rewards" OF_GROUP " AND sample = ?4", binds, 4)
+                     : rc;
 }
 
 enum rc remote_rewards_forget_group(struct core *c, const struct reward_group *g, struct err *err) {

@@ -65,7 +65,8 @@ static enum rc group_insert(struct core *c, const struct dataset *d, const struc
 
 /* Behind the last prompt, refills included, of the round before. */
 static enum rc dataset_first(struct core *c, int64_t round, int64_t *out, struct err *err) {
-  const bool stream = c->context->config.mode == MODE_INFLIGHT; /* its groups all count as refills: none is there at first */
+  const bool stream = c->context->config.mode == MODE_INFLIGHT; /* its groups all count as refills: none is there at
+                                                                 * first */
   const int64_t groups = stream ? 0 : c->context->config.groups_per_round;
   *out = round * groups;
   if (round == 0) return RC_OK;
@@ -108,8 +109,8 @@ static enum rc evaluation_open(struct core *c, int64_t round, struct err *err) {
   return rc;
 }
 
-/* Supervised ones are sealed, because nothing is sampled.  An evaluate run's files are its sets.  walk: of a curriculum,
- * or NULL. */
+/* Supervised ones are sealed, because nothing is sampled.  An evaluate run's files are its sets.  walk: of a
+ * curriculum, or NULL. */
 static enum rc groups_open(struct core *c, int64_t round, int groups, int64_t first, struct curriculum_walk *walk,
                            struct err *err) {
   struct run_context *x = c->context;
@@ -141,7 +142,8 @@ static enum rc groups_open(struct core *c, int64_t round, int groups, int64_t fi
 enum rc round_open(struct core *c, int64_t round, int64_t version, struct err *err) {
   const struct run_context *x = c->context;
   const struct run_config *config = &x->config;
-  const bool supervised = run_is_supervised(config), evaluates = run_evaluates(config), closing = round >= config->rounds;
+  const bool supervised = run_is_supervised(config), evaluates = run_evaluates(config),
+             closing = round >= config->rounds;
   const int count = dataset_count(x->dataset), evaluation = evaluation_groups(x, round);
   int groups = config->mode == MODE_INFLIGHT || closing ? 0 : config->groups_per_round;
   if (evaluates && (groups == 0 || groups > count)) groups = count;
@@ -155,14 +157,14 @@ enum rc round_open(struct core *c, int64_t round, int64_t version, struct err *e
   enum rc rc = walks ? curriculum_open(c, round, &walk, err) : dataset_first(c, round, &first, err);
   if (walks) first = walk.next;
   if (rc == RC_OK) {
-    rc = store_exec(c->store, err,
-                    "INSERT INTO rounds (run, round, state, version, opened_ms, groups_open, generated_ms, "
-                    "groups_trained, groups_sealed, dataset_first, closing) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8, "
-                    "?9, ?10)",
-                    BINDS(b_int(x->run), b_int(round), b_int(supervised ? ROUND_TRAINING : ROUND_OPEN), b_int(version),
-                          b_int(c->wall_ms), b_int(supervised ? 0 : groups + evaluation),
-                          supervised ? b_int(c->wall_ms) : b_null(), b_int(supervised ? groups : 0), b_int(first),
-                          b_int(closing)));
+    rc = store_exec(
+        c->store, err,
+        "INSERT INTO rounds (run, round, state, version, opened_ms, groups_open, generated_ms, "
+        "groups_trained, groups_sealed, dataset_first, closing) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8, "
+        "?9, ?10)",
+        BINDS(b_int(x->run), b_int(round), b_int(supervised ? ROUND_TRAINING : ROUND_OPEN), b_int(version),
+              b_int(c->wall_ms), b_int(supervised ? 0 : groups + evaluation), supervised ? b_int(c->wall_ms) : b_null(),
+              b_int(supervised ? groups : 0), b_int(first), b_int(closing)));
   }
   if (rc == RC_OK) rc = groups_open(c, round, groups, first, walks ? &walk : NULL, err);
   if (rc == RC_OK) rc = evaluation_open(c, round, err);
@@ -282,13 +284,13 @@ enum rc round_generated(struct core *c, int64_t run, int64_t round, struct err *
   return rc == RC_OK ? round_run_complete(c, run, err) : rc;
 }
 
-/* The batches' sums of how far the policy has moved away from the one that sampled and from its reference, in the order of
- * their numbers, null when one of them is not finite; and how old the tokens were, null where no batch told. */
+/* The batches' sums of how far the policy has moved away from the one that sampled and from its reference, in the order
+ * of their numbers, null when one of them is not finite; and how old the tokens were, null where no batch told. */
 static enum rc ratios_note(struct core *c, int64_t run, int64_t round, struct err *err) {
 #define FINITE_SUM(column) "iif(count(" column ") = count(*), sum(" column "), NULL)"
   return store_exec(c->store, err,
-                    "UPDATE rounds SET (ratio_sum, ratio_squares, clipped, kl_new_old, difference_new_old, lag_min, lag_max, "
-                    "lag_sum, compared_tokens, kl_reference) = "
+                    "UPDATE rounds SET (ratio_sum, ratio_squares, clipped, kl_new_old, difference_new_old, lag_min, "
+                    "lag_max, lag_sum, compared_tokens, kl_reference) = "
                     "(SELECT " FINITE_SUM("ratio_sum") ", " FINITE_SUM("ratio_squares") ", sum(clipped), "
                     FINITE_SUM("kl_new_old") ", " FINITE_SUM("difference_new_old")
                     ", min(lag_min), max(lag_max), sum(lag_sum), sum(compared_tokens), " FINITE_SUM("kl_reference")

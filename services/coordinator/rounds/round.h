@@ -15,12 +15,12 @@
 #include "services/coordinator/run/run_config.h"
 #include "services/coordinator/writer/core_state.h"
 
-/* Opens round `round` of the active run at `version`: R groups in dataset order, then evaluation groups when due; behind
- * the run's last round (round == rounds) evaluation groups alone. */
+/* Opens round `round` of the active run at `version`: R groups in dataset order, then evaluation groups when due;
+ * behind the run's last round (round == rounds) evaluation groups alone. */
 enum rc round_open(struct core *c, int64_t round, int64_t version, struct err *err);
 /* A training group of an open round was filtered: the next prompt in dataset order joins the round, unless refill_max
- * have joined.  Exactly one for each, so which prompts a round has in the end does not depend on the order of completion: the
- * n-th refill exists once n groups were filtered, whichever they were, and it is the same prompt. */
+ * have joined.  Exactly one for each, so which prompts a round has in the end does not depend on the order of
+ * completion: the n-th refill exists once n groups were filtered, whichever they were, and it is the same prompt. */
 enum rc round_refill(struct core *c, int64_t run, int64_t round, int64_t filtered, struct err *err);
 /* One training group of the run's dataset order, at `place`, joins the round: of `inflight`, see stream.h. */
 enum rc round_issue(struct core *c, int64_t round, int64_t ordinal, int64_t place, struct err *err);
@@ -29,14 +29,16 @@ enum rc round_evaluated(struct core *c, int64_t run, int64_t round, struct err *
 /* All groups are sealed, filtered or evaluated: aggregates, then the round waits for training (or, in an evaluate
  * run, is done and the run completed). */
 enum rc round_generated(struct core *c, int64_t run, int64_t round, struct err *err);
-/* When the round is `training`, every member group is in a batch that is done and so are all inner steps, it is `stepping`
- * from now on and its denominator is fixed: trained tokens, or samples, of its member groups, those of inner steps too; and it is known whether it is exact,
- * anew when batches of a `stepping` round had to be computed again.  Otherwise nothing happens. */
+/* When the round is `training`, every member group is in a batch that is done and so are all inner steps, it is
+ * `stepping` from now on and its denominator is fixed: trained tokens, or samples, of its member groups, those of inner
+ * steps too; and it is known whether it is exact, anew when batches of a `stepping` round had to be computed again.
+ * Otherwise nothing happens. */
 enum rc round_step_when_trained(struct core *c, int64_t run, int64_t round, bool by_tokens, struct err *err);
-/* The run's last round, and the one behind it that evaluates, are done and their figures stored: it is completed.  Otherwise nothing happens. */
+/* The run's last round, and the one behind it that evaluates, are done and their figures stored: it is completed.
+ * Otherwise nothing happens. */
 enum rc round_run_complete(struct core *c, int64_t run, struct err *err);
-/* Pure: is an evaluation due in this round?  As the run's `evaluation` says; round `rounds`, which comes behind the last
- * one and trains nothing, is for the run's last version. */
+/* Pure: is an evaluation due in this round?  As the run's `evaluation` says; round `rounds`, which comes behind the
+ * last one and trains nothing, is for the run's last version. */
 bool round_evaluates(const struct run_config *config, int64_t round);
 /* Moves the round's state, checked. */
 enum rc round_move(struct core *c, int64_t run, int64_t round, int to, struct err *err);

@@ -17,8 +17,9 @@ enum rc rounds_create(struct core *c, struct err *err) {
   r->m_unequal = metrics_register(METRIC_COUNTER, "leasehold_logprob_unequal_tokens_total", "",
                                   "Trained tokens whose log-probability differs between sampler and trainer");
   static const double seconds[] = {0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000};
-  r->m_seconds = metrics_register_histogram("leasehold_round_seconds", "", "Time of a round, from its opening to its publication",
-                                            seconds, sizeof seconds / sizeof seconds[0]);
+  r->m_seconds =
+      metrics_register_histogram("leasehold_round_seconds", "", "Time of a round, from its opening to its publication",
+                                 seconds, sizeof seconds / sizeof seconds[0]);
   return RC_OK;
 }
 

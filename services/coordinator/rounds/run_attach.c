@@ -40,11 +40,12 @@ static enum rc origin_note(struct core *c, const struct run_context *x, const st
                                     BINDS(b_int(x->run), b_int(run), b_int(start->version)))
                        : rc;
   }
-  return store_exec(c->store, err,
-                    "UPDATE runs SET (origin_run, origin_version) = (SELECT v.run, v.version FROM versions v JOIN runs r "
-                    "ON r.id = v.run WHERE v.digest = ?2 AND v.run < ?1 AND r.objective <> 'evaluate' ORDER BY v.run DESC, "
-                    "v.version DESC LIMIT 1) WHERE id = ?1",
-                    BINDS(b_int(x->run), b_digest(digest)));
+  return store_exec(
+      c->store, err,
+      "UPDATE runs SET (origin_run, origin_version) = (SELECT v.run, v.version FROM versions v JOIN runs r "
+      "ON r.id = v.run WHERE v.digest = ?2 AND v.run < ?1 AND r.objective <> 'evaluate' ORDER BY v.run DESC, "
+      "v.version DESC LIMIT 1) WHERE id = ?1",
+      BINDS(b_int(x->run), b_digest(digest)));
 }
 
 enum rc run_attach(struct core *c, struct run_context *context, const struct digest *digest, int64_t again,

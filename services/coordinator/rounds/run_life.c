@@ -83,13 +83,15 @@ enum rc run_waits(struct core *c, int64_t run, const char *what, struct err *err
 
 /* The oldest round that has groups in no step: the newest one, but for `inflight`. */
 static enum rc oldest_unfinished(struct core *c, int64_t run, int64_t *out, struct err *err) {
-  return store_int(c->store, out, err,
-                   "SELECT coalesce(min(round), 0) FROM (SELECT max(round) AS round FROM rounds WHERE run = ?1 UNION ALL "
-                   "SELECT min(round) FROM groups INDEXED BY groups_open WHERE run = ?1 AND state = " SQL_GROUP_OPEN
-                   " UNION ALL SELECT min(round) FROM groups INDEXED BY groups_sealed WHERE run = ?1 AND state "
-                   "= " SQL_GROUP_SEALED " UNION ALL SELECT min(round) FROM groups INDEXED BY groups_batch WHERE run = "
-                   "?1 AND trained_in >= (SELECT max(round) FROM rounds WHERE run = ?1))",
-                   BINDS(b_int(run)));
+  return store_int(
+      c->store, out, err,
+      "SELECT coalesce(min(round), 0) FROM (SELECT max(round) AS round FROM rounds WHERE run = ?1 UNION ALL "
+      "SELECT min(round) FROM groups INDEXED BY groups_open WHERE run = ?1 AND state = " SQL_GROUP_OPEN
+      " UNION ALL SELECT min(round) FROM groups INDEXED BY groups_sealed WHERE run = ?1 AND state "
+      "= " SQL_GROUP_SEALED
+      " UNION ALL SELECT min(round) FROM groups INDEXED BY groups_batch WHERE run = "
+      "?1 AND trained_in >= (SELECT max(round) FROM rounds WHERE run = ?1))",
+      BINDS(b_int(run)));
 }
 
 enum rc run_end(struct core *c, int64_t run, enum run_state to, const char *error, struct err *err) {
@@ -103,14 +105,15 @@ enum rc run_end(struct core *c, int64_t run, enum run_state to, const char *erro
                     BINDS(b_int(run), b_int(SAMPLE_VOID), b_int(SAMPLE_WAITING), b_int(SAMPLE_LEASED), b_int(from)));
   }
   if (rc == RC_OK) {
-    rc = store_exec(
-        c->store, err,
-        "UPDATE groups SET state = ?2, reason = 'the run ended' WHERE run = ?1 AND round >= ?6 AND state IN (?3, ?4, ?5)",
-        BINDS(b_int(run), b_int(GROUP_ABANDONED), b_int(GROUP_OPEN), b_int(GROUP_SEALED), b_int(GROUP_SUBMITTED),
-              b_int(from)));
+    rc = store_exec(c->store, err,
+                    "UPDATE groups SET state = ?2, reason = 'the run ended' WHERE run = ?1 AND round >= ?6 AND state "
+                    "IN (?3, ?4, ?5)",
+                    BINDS(b_int(run), b_int(GROUP_ABANDONED), b_int(GROUP_OPEN), b_int(GROUP_SEALED),
+                          b_int(GROUP_SUBMITTED), b_int(from)));
   }
   if (rc == RC_OK) {
-    rc = store_exec(c->store, err, "UPDATE rounds SET state = ?2, groups_sealed = 0 WHERE run = ?1 AND state <> ?3 AND state <> ?2",
+    rc = store_exec(c->store, err,
+                    "UPDATE rounds SET state = ?2, groups_sealed = 0 WHERE run = ?1 AND state <> ?3 AND state <> ?2",
                     BINDS(b_int(run), b_int(ROUND_ABANDONED), b_int(ROUND_DONE)));
   }
   if (rc == RC_OK) rc = remote_rewards_forget_run(c, run, err);

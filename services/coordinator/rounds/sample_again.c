@@ -25,12 +25,14 @@ enum rc sample_again(struct core *c, int64_t run, const struct again_sample *s, 
                     "version_first = NULL, version_last = NULL, digest = NULL, detail = NULL" OF_SAMPLE,
                     BINDS(b_int(run), b_int(s->round), b_int(s->group), b_int(s->sample), b_int(SAMPLE_WAITING)));
   if (rc == RC_OK) /* of its siblings too: they were relative to its reward */
-    rc = store_exec(c->store, err, "UPDATE samples SET advantage = NULL WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3",
+    rc = store_exec(c->store, err,
+                    "UPDATE samples SET advantage = NULL WHERE run = ?1 AND round = ?2 AND group_ordinal = ?3",
                     BINDS(b_int(run), b_int(s->round), b_int(s->group)));
   if (rc != RC_OK) return rc;
-  return store_exec(c->store, err,
-                    "UPDATE groups SET samples_open = samples_open + 1, samples_waiting = samples_waiting + 1, "
-                    "done_samples = done_samples - 1, done_tokens = done_tokens - ?4, waiting_ms = coalesce(waiting_ms, "
-                    "?5) WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
-                    BINDS(b_int(run), b_int(s->round), b_int(s->group), b_int(s->tokens), b_int(c->wall_ms)));
+  return store_exec(
+      c->store, err,
+      "UPDATE groups SET samples_open = samples_open + 1, samples_waiting = samples_waiting + 1, "
+      "done_samples = done_samples - 1, done_tokens = done_tokens - ?4, waiting_ms = coalesce(waiting_ms, "
+      "?5) WHERE run = ?1 AND round = ?2 AND ordinal = ?3",
+      BINDS(b_int(run), b_int(s->round), b_int(s->group), b_int(s->tokens), b_int(c->wall_ms)));
 }

@@ -79,7 +79,8 @@ static enum rc something_waits(struct core *c, int64_t run, bool *out, struct er
   return rc;
 }
 
-/* Counted once for each batch, version and dropped group: polls come far more often, and there may be thousands of groups. */
+/* Counted once for each batch, version and dropped group: polls come far more often, and there may be thousands of
+ * groups. */
 static enum rc allowed_now(struct core *c, const struct filling *f, int64_t *out, struct err *err) {
   const struct run_config *config = &c->context->config;
   struct stream_bound *bound = &c->rounds->stream;
@@ -161,8 +162,8 @@ enum rc stream_when_full(struct core *c, int64_t run, struct err *err) {
   return rc == RC_OK ? round_step_when_trained(c, run, f.round, run_counts_tokens(config), err) : rc;
 }
 
-/* The queue of complete groups is full: the oldest ones go.  A batch may have been chosen of them meanwhile: its plan is
- * refused, and another one is chosen (driver/train.c). */
+/* The queue of complete groups is full: the oldest ones go.  A batch may have been chosen of them meanwhile: its plan
+ * is refused, and another one is chosen (driver/train.c). */
 static enum rc queue_drop(struct core *c, int64_t run, struct err *err) {
   const struct run_config *config = &c->context->config;
   struct filling f = {0};
@@ -172,16 +173,18 @@ static enum rc queue_drop(struct core *c, int64_t run, struct err *err) {
   if (rc != RC_OK || n == 0) return rc;
   rc = filling_read(c, run, &f, err);
   if (rc == RC_OK)
-    rc = store_exec(c->store, err,
-                    "UPDATE groups SET state = ?2, reason = 'queue' WHERE run = ?1 AND (round, ordinal) IN (SELECT round, "
-                    "ordinal FROM groups INDEXED BY groups_sealed WHERE run = ?1 AND state = " SQL_GROUP_SEALED
-                    " ORDER BY sealed_ms, round, ordinal LIMIT ?3)",
-                    BINDS(b_int(run), b_int(GROUP_FILTERED), b_int(n)));
+    rc = store_exec(
+        c->store, err,
+        "UPDATE groups SET state = ?2, reason = 'queue' WHERE run = ?1 AND (round, ordinal) IN (SELECT round, "
+        "ordinal FROM groups INDEXED BY groups_sealed WHERE run = ?1 AND state = " SQL_GROUP_SEALED
+        " ORDER BY sealed_ms, round, ordinal LIMIT ?3)",
+        BINDS(b_int(run), b_int(GROUP_FILTERED), b_int(n)));
   if (rc == RC_OK)
-    rc = store_exec(c->store, err,
-                    "UPDATE rounds SET groups_filtered = groups_filtered + ?3, groups_overflowed = groups_overflowed + ?3 "
-                    "WHERE run = ?1 AND round = ?2",
-                    BINDS(b_int(run), b_int(f.round), b_int(n)));
+    rc = store_exec(
+        c->store, err,
+        "UPDATE rounds SET groups_filtered = groups_filtered + ?3, groups_overflowed = groups_overflowed + ?3 "
+        "WHERE run = ?1 AND round = ?2",
+        BINDS(b_int(run), b_int(f.round), b_int(n)));
   stream_moved(c);
   return rc;
 }
@@ -245,10 +248,11 @@ static enum rc stale_groups(struct core *c, int64_t run, int64_t round, int64_t 
                           BINDS(b_int(run), b_int(oldest), b_int(GROUP_FILTERED)));
   const int64_t n = rc == RC_OK ? store_changes(c->store) : 0;
   if (rc != RC_OK || n == 0) return rc;
-  return store_exec(c->store, err,
-                    "UPDATE rounds SET groups_filtered = groups_filtered + ?3, groups_lagged = groups_lagged + ?3 WHERE "
-                    "run = ?1 AND round = ?2",
-                    BINDS(b_int(run), b_int(round), b_int(n)));
+  return store_exec(
+      c->store, err,
+      "UPDATE rounds SET groups_filtered = groups_filtered + ?3, groups_lagged = groups_lagged + ?3 WHERE "
+      "run = ?1 AND round = ?2",
+      BINDS(b_int(run), b_int(round), b_int(n)));
 }
 
 enum rc stream_published(struct core *c, int64_t run, int64_t round, int64_t version, struct err *err) {
@@ -264,8 +268,9 @@ enum rc stream_published(struct core *c, int64_t run, int64_t round, int64_t ver
 /* ---- a quarantine ---- */
 
 #define DRAWN_BY "IN (SELECT id FROM workers WHERE name = ?2)"
-#define BEGUN_BY                                                                                                        \
-  "EXISTS (SELECT 1 FROM handed_back h WHERE h.run = s.run AND h.round = s.round AND h.group_ordinal = s.group_ordinal " \
+#define BEGUN_BY                                                                                         \
+  "EXISTS (SELECT 1 FROM handed_back h WHERE h.run = s.run AND h.round = s.round AND h.group_ordinal = " \
+  "s.group_ordinal "                                                                                     \
   "AND h.sample = s.sample AND h.worker " DRAWN_BY ")"
 
 enum rc stream_take_back(struct core *c, int64_t run, int64_t round, const char *worker, struct err *err) {
@@ -273,23 +278,26 @@ enum rc stream_take_back(struct core *c, int64_t run, int64_t round, const char 
       "samples") "g.purpose = " SQL_PURPOSE_TRAINING " AND s.state = " SQL_SAMPLE_DONE " AND (s.worker " DRAWN_BY
       " OR " BEGUN_BY ")";
   static const char begun[] =
-      "SELECT s.round, s.group_ordinal, s.sample, 0" OPEN_GROUPS("samples") "s.state = " SQL_SAMPLE_WAITING " AND " BEGUN_BY;
+      "SELECT s.round, s.group_ordinal, s.sample, 0" OPEN_GROUPS("samples") "s.state = " SQL_SAMPLE_WAITING
+                                                                            " AND " BEGUN_BY;
   if (!c->context || c->context->config.mode != MODE_INFLIGHT) return RC_OK;
   enum rc rc = samples_found(c, run, b_text(worker), finished, sample_again, err);
   if (rc == RC_OK) rc = samples_found(c, run, b_text(worker), begun, sample_tokens_drop, err);
   if (rc == RC_OK)
     rc = store_exec(c->store, err,
-                    "UPDATE groups INDEXED BY groups_sealed SET state = ?3, reason = 'refused' WHERE run = ?1 AND state = "
-                    SQL_GROUP_SEALED " AND purpose = " SQL_PURPOSE_TRAINING " AND EXISTS (SELECT 1 FROM samples s WHERE s.run = "
+                    "UPDATE groups INDEXED BY groups_sealed SET state = ?3, reason = 'refused' WHERE run = ?1 AND "
+                    "state = " SQL_GROUP_SEALED " AND purpose = " SQL_PURPOSE_TRAINING
+                    " AND EXISTS (SELECT 1 FROM samples s WHERE s.run = "
                     "groups.run AND s.round = groups.round AND s.group_ordinal = groups.ordinal AND (s.worker " DRAWN_BY
                     " OR " BEGUN_BY "))",
                     BINDS(b_int(run), b_text(worker), b_int(GROUP_FILTERED)));
   const int64_t n = rc == RC_OK ? store_changes(c->store) : 0;
   if (rc == RC_OK && n > 0)
-    rc = store_exec(c->store, err,
-                    "UPDATE rounds SET groups_filtered = groups_filtered + ?3, groups_refused = groups_refused + ?3 WHERE run = "
-                    "?1 AND round = ?2",
-                    BINDS(b_int(run), b_int(round), b_int(n)));
+    rc = store_exec(
+        c->store, err,
+        "UPDATE rounds SET groups_filtered = groups_filtered + ?3, groups_refused = groups_refused + ?3 WHERE run = "
+        "?1 AND round = ?2",
+        BINDS(b_int(run), b_int(round), b_int(n)));
   waiting_forget(&c->pool->waiting);
   stream_moved(c);
   return rc;

@@ -1,4 +1,5 @@
-/* The stream of groups of an `inflight` run: sampling never stops, and a round is the optimizer step that is being filled.
+/* The stream of groups of an `inflight` run: sampling never stops, and a round is the optimizer step that is being
+ * filled.
  *
  *   issued (this round's next ordinal) -> open -> sealed --a step takes it: groups.trained_in--> submitted -> consumed
  *                                           |        |--a version is published, too old--> filtered: "lag"
@@ -8,13 +9,14 @@
  *                                           '--a version is published: samples that are too old are drawn again
  *
  * Rounds follow each other as in the other modes; a group is named after the round in which it was issued, and may be
- * trained in a later one.  A round is full when its step has taken groups_per_step groups.  Its figures are of these, and of
- * the groups that were dropped meanwhile.
+ * trained in a later one.  A round is full when its step has taken groups_per_step groups.  Its figures are of these,
+ * and of the groups that were dropped meanwhile.
  *
  * A step that a group has left is filled again.
  *
- * What a step took, and in which order, is stored in the transaction that decides it (batches_plan), so it can be replayed.
- * Which groups those are depends on who was fast: the same seed does not give the same weights here, the same ledger does.
+ * What a step took, and in which order, is stored in the transaction that decides it (batches_plan), so it can be
+ * replayed.  Which groups those are depends on who was fast: the same seed does not give the same weights here, the
+ * same ledger does.
  *
  * Writer's thread only, inside the caller's savepoint.  decide/lag.h has the bounds.  Previous hop of a rollout: a poll
  * (api/route_leases.c) for whom nothing waits.  Next: pool/leases.c grants it. */
@@ -37,9 +39,9 @@ struct stream_group {
 };
 /* The last of a round's evaluation: its figures are told, and the run's last step may have waited for them. */
 enum rc stream_closed(struct core *c, const struct stream_group *g, struct err *err);
-/* In `inflight`, of whoever is in quarantine from now on: what it drew can be checked no more, or only in part, unless the
- * trainer has it already.  Its samples of open groups are drawn again, and complete groups that have some are dropped
- * (refused).  round: that is being filled. */
+/* In `inflight`, of whoever is in quarantine from now on: what it drew can be checked no more, or only in part, unless
+ * the trainer has it already.  Its samples of open groups are drawn again, and complete groups that have some are
+ * dropped (refused).  round: that is being filled. */
 enum rc stream_take_back(struct core *c, int64_t run, int64_t round, const char *worker, struct err *err);
 /* Groups were taken or dropped, so others may be issued. */
 void stream_moved(struct core *c);

@@ -1,5 +1,5 @@
-/* Looks at everything that falls due by time, in a fixed order: silent workers, the trainer's place, leases, passes, groups,
- * rounds whose rollouts are dropped.  Also handles a start and a standstill of the writer for them.
+/* Looks at everything that falls due by time, in a fixed order: silent workers, the trainer's place, leases, passes,
+ * groups, rounds whose rollouts are dropped.  Also handles a start and a standstill of the writer for them.
  *
  * These are the writer's callbacks (core_options.h).  core.c calls them on its thread and does not know the rooms
  * that they lead to; main.c passes them to core_create. */

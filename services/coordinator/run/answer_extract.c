@@ -1,4 +1,5 @@
-/* Finds the answer in a worked solution: behind the last "####" of its line, or in the last \boxed{} whose braces match. */
+/* Finds the answer in a worked solution: behind the last "####" of its line, or in the last \boxed{} whose braces
+ * match. */
 #include "services/coordinator/run/answer_extract.h"
 
 #include <ctype.h>

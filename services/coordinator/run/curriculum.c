@@ -15,7 +15,8 @@ bool curriculum_rests(const struct curriculum_rule *rule, const struct curriculu
 
 enum rc curriculum_config_read(struct curriculum_config *out, const struct json *v, struct arena *arena,
                                struct err *err) {
-  *out = (struct curriculum_config){.rule = {.rate_min = 0, .rate_max = 1, .rest_epochs = 1}, .pass_reward = 1, .from = ""};
+  *out = (struct curriculum_config){
+      .rule = {.rate_min = 0, .rate_max = 1, .rest_epochs = 1}, .pass_reward = 1, .from = ""};
   if (!v || json_type_of(v) == JSON_NULL) return RC_OK;
   const struct json_field fields[] = {
       {.name = "rate_min", .kind = FIELD_F64, .target = &out->rule.rate_min, .min = 0, .max = 1},

@@ -1,17 +1,17 @@
-/* Which prompts of a dataset come again, by how many of their samples passed when they last came: a prompt that every sample
- * solves, or none, teaches a group's policy nothing.
+/* Which prompts of a dataset come again, by how many of their samples passed when they last came: a prompt that every
+ * sample solves, or none, teaches a group's policy nothing.
  *
  *   epoch         0          1          2          3
  *   rate 1.0      sampled    rests      sampled    rests      rate_max 0.9, rest_epochs 1
  *   rate 0.5      sampled    sampled    sampled    sampled
  *
- * A prompt without a record never rests, so every prompt is tried.  One that rested is tried again, since the policy has
- * changed meanwhile.
+ * A prompt without a record never rests, so every prompt is tried.  One that rested is tried again, since the policy
+ * has changed meanwhile.
  *
  *   {"rate_min": 0.1, "rate_max": 0.9, "pass_reward": 1, "rest_epochs": 1, "from": "r3"}       a run's `dataset.curriculum`
  *
- * Pure.  The configuration is read and written by run_config.c, its strings live in the caller's arena; records/curriculum.c
- * keeps the records and asks. */
+ * Pure.  The configuration is read and written by run_config.c, its strings live in the caller's arena;
+ * records/curriculum.c keeps the records and asks. */
 #ifndef LEASEHOLD_COORDINATOR_RUN_CURRICULUM_H
 #define LEASEHOLD_COORDINATOR_RUN_CURRICULUM_H
 

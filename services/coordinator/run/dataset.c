@@ -1,5 +1,5 @@
-/* Loads and checks datasets, and gives their order.  All text and ids of a dataset live in one arena; a bad line is refused
- * with its number, and then nothing is loaded. */
+/* Loads and checks datasets, and gives their order.  All text and ids of a dataset live in one arena; a bad line is
+ * refused with its number, and then nothing is loaded. */
 #include "services/coordinator/run/dataset.h"
 
 #include <assert.h>
@@ -166,7 +166,8 @@ enum rc dataset_add(struct dataset *d, const char *path, const struct tokenizer 
   assert(d->part_count < DATASET_PARTS_MAX);
   const enum rc rc = read_file(&l, path, err);
   if (rc != RC_OK) return rc;
-  d->parts[d->part_count++] = (struct part){.first = first, .count = d->count - first, .left_out = d->left_out - left_out};
+  d->parts[d->part_count++] =
+      (struct part){.first = first, .count = d->count - first, .left_out = d->left_out - left_out};
   if (d->left_out > left_out)
     log_info("%s: %d lines are left out, %d prompts are used", options->name, d->left_out - left_out, d->count - first);
   return RC_OK;
@@ -225,7 +226,8 @@ int dataset_part(const struct dataset *d, int index) {
 
 /* ---- order ---- */
 
-/* Every part, and their turns, shuffle by a seed of their own; the first part by the run's, as a dataset without parts. */
+/* Every part, and their turns, shuffle by a seed of their own; the first part by the run's, as a dataset without
+ * parts. */
 static uint64_t seed_of(uint64_t seed, int part) { return seed + (uint64_t)part * 0x9E3779B97F4A7C15u; }
 
 /* Is *s of that epoch already?  Else its memory is there afterwards. */

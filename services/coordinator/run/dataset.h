@@ -5,10 +5,10 @@
  * The order is that of the lines, or shuffled by (seed, epoch).  Parts with weights take turns: of every sum-of-weights
  * prompts a part gives as many as its weight, each part in an order and through epochs of its own.
  *
- * Made by run_context.c on the driver's thread, and checked on the thread that answers POST /v1/runs; immutable afterwards,
- * and read by the writer too.  Text and ids live in the dataset's arena.  The file must not be read again during a run, and
- * the order must depend on nothing but seed and ordinal, so that the same seed gives the same prompts.  Next hop of a
- * rollout: rounds/round.c. */
+ * Made by run_context.c on the driver's thread, and checked on the thread that answers POST /v1/runs; immutable
+ * afterwards, and read by the writer too.  Text and ids live in the dataset's arena.  The file must not be read again
+ * during a run, and the order must depend on nothing but seed and ordinal, so that the same seed gives the same
+ * prompts.  Next hop of a rollout: rounds/round.c. */
 #ifndef LEASEHOLD_COORDINATOR_RUN_DATASET_H
 #define LEASEHOLD_COORDINATOR_RUN_DATASET_H
 
@@ -33,9 +33,9 @@ struct dataset_watch {
   bool (*go_on)(void *context, const char *name, int lines);
   void *context;
 };
-/* Checks whether it would load, and keeps nothing.  The message names the first DATASET_FAULTS_SHOWN bad lines.  t NULL:
- * there is no tokenizer, so chat templates and the number of tokens are not checked.  watch NULL: to the end.  RC_TIMEOUT:
- * the watch has ended it, and no bad line was met before. */
+/* Checks whether it would load, and keeps nothing.  The message names the first DATASET_FAULTS_SHOWN bad lines.  t
+ * NULL:  there is no tokenizer, so chat templates and the number of tokens are not checked.  watch NULL: to the end.
+ * RC_TIMEOUT:  the watch has ended it, and no bad line was met before. */
 enum rc dataset_check(const char *path, const struct tokenizer *t, const struct dataset_options *options,
                       const struct dataset_watch *watch, struct err *err);
 void dataset_free(struct dataset *d);
@@ -61,8 +61,8 @@ struct dataset_order {
     int64_t epoch; /* the one that items are of */
   } parts[DATASET_PARTS_MAX], turns;
 };
-/* The item at `ordinal` (0, 1, 2, ... through any number of epochs), and which epoch of its part it is in.  Pure but for the
- * cache. */
+/* The item at `ordinal` (0, 1, 2, ... through any number of epochs), and which epoch of its part it is in.  Pure but
+ * for the cache. */
 struct dataset_place {
   int index;
   int64_t epoch;

@@ -1,4 +1,5 @@
-/* Reads one line of a dataset: finds its members by the reading's paths, checks them, and encodes prompt and completion. */
+/* Reads one line of a dataset: finds its members by the reading's paths, checks them, and encodes prompt and
+ * completion. */
 #include "services/coordinator/run/dataset_line.h"
 
 #include <inttypes.h>
@@ -235,7 +236,8 @@ static enum rc read_extra(struct line_context *l, const struct json *object, str
 
 /* A string, or one message of the assistant's, as TRL writes it. */
 static const struct json *completion_content(const struct json *completion) {
-  const struct json *only = json_type_of(completion) == JSON_ARRAY && json_length(completion) == 1 ? json_at(completion, 0) : NULL;
+  const struct json *only =
+      json_type_of(completion) == JSON_ARRAY && json_length(completion) == 1 ? json_at(completion, 0) : NULL;
   const struct json *content = only ? json_get(only, "content") : NULL;
   return content ? content : completion;
 }

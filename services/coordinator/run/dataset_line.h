@@ -2,8 +2,9 @@
  *
  *   JSON object --reading.h: paths--> prompt.h, answer_extract.h --tokenizer--> struct dataset_item
  *
- * Called by dataset.c for every line, on the driver's thread or the one that checks a posted run.  What it makes lies in
- * the caller's arena.  A line that cannot be used is RC_INVALID or RC_TOO_LARGE with the line's member as the field. */
+ * Called by dataset.c for every line, on the driver's thread or the one that checks a posted run.  What it makes lies
+ * in the caller's arena.  A line that cannot be used is RC_INVALID or RC_TOO_LARGE with the line's member as the
+ * field. */
 #ifndef LEASEHOLD_COORDINATOR_RUN_DATASET_LINE_H
 #define LEASEHOLD_COORDINATOR_RUN_DATASET_LINE_H
 
@@ -44,7 +45,8 @@ struct dataset_options {
 };
 
 struct line_context {
-  const struct tokenizer *tokenizer; /* NULL: there is none, so chat templates and the number of tokens are not checked */
+  const struct tokenizer *tokenizer; /* NULL: there is none, so chat templates and the number of tokens are not
+                                      * checked */
   const struct dataset_options *options;
   const struct reading *reading;
   struct arena *arena;

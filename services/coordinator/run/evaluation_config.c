@@ -42,8 +42,9 @@ static enum rc read_verifier(struct evaluation_set *s, const struct json *value,
   if (rc == RC_OK && shuffle)
     rc = err_set(err, RC_INVALID, "shuffle_rewards", "an evaluation's rewards are never shuffled");
   if (rc == RC_OK && reward_remote_terms(&s->verifier) > 0)
-    rc = err_set(err, RC_INVALID, NULL,
-                 "a set's own verifier asks no server: expected another kind than 'http', or no `verifier`, for the run's");
+    rc = err_set(
+        err, RC_INVALID, NULL,
+        "a set's own verifier asks no server: expected another kind than 'http', or no `verifier`, for the run's");
   if (rc != RC_OK) err_in_field(err, "verifier");
   s->has_verifier = true;
   return rc;
@@ -68,7 +69,12 @@ static enum rc read_set(struct evaluation_set *s, const struct evaluation_set *b
   enum rc rc = json_fields(
       value,
       FIELDS({.name = "name", .kind = FIELD_STRING, .target = &s->name, .min = 1, .max = LIMIT_NAME_MAX - 1},
-             {.name = "path", .kind = FIELD_STRING, .target = &s->path, .required = true, .min = 1, .max = LIMIT_PATH_MAX - 1},
+             {.name = "path",
+              .kind = FIELD_STRING,
+              .target = &s->path,
+              .required = true,
+              .min = 1,
+              .max = LIMIT_PATH_MAX - 1},
              {.name = "samples", .kind = FIELD_I32, .target = &s->samples, .min = 1, .max = LIMIT_SAMPLES_PER_GROUP},
              {.name = "temperature", .kind = FIELD_F64, .target = &s->temperature, .min = 0, .max = 100},
              {.name = "problems", .kind = FIELD_I32, .target = &s->problems, .min = 1, .max = LIMIT_GROUPS_PER_ROUND},
@@ -85,8 +91,8 @@ static enum rc check_names(const struct evaluation_config *c, struct err *err) {
   for (int i = 0; i < c->count; i++)
     for (int k = 0; k < i; k++)
       if (strcmp(c->sets[i].name, c->sets[k].name) == 0)
-        return err_set(err, RC_INVALID, "sets", "expected sets of different names, got two '%.100s': give them a `name`",
-                       c->sets[i].name);
+        return err_set(err, RC_INVALID, "sets",
+                       "expected sets of different names, got two '%.100s': give them a `name`", c->sets[i].name);
   return RC_OK;
 }
 

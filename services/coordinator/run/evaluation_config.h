@@ -1,9 +1,11 @@
-/* What a run is evaluated on, and which of its checkpoints are kept for it: the configuration's `evaluation` and `keep_best`.
+/* What a run is evaluated on, and which of its checkpoints are kept for it: the configuration's `evaluation` and
+ * `keep_best`.
  *
  *   "evaluation": {"path": ...}                           one set, named after its file
  *   "evaluation": {"sets": [{"name", "path", ...}, ...]}  several; what a set does not say itself is the block's
  *
- * Parsed, resolved and written as run_config.h says; called by run_config.c alone.  Strings live in the caller's arena. */
+ * Parsed, resolved and written as run_config.h says; called by run_config.c alone.  Strings live in the caller's
+ * arena. */
 #ifndef LEASEHOLD_COORDINATOR_RUN_EVALUATION_CONFIG_H
 #define LEASEHOLD_COORDINATOR_RUN_EVALUATION_CONFIG_H
 
@@ -50,7 +52,8 @@ enum rc evaluation_config_read(struct evaluation_config *c, const struct json *v
                                struct arena *arena, struct err *err);
 /* After the run's own verifier has been read. */
 void evaluation_config_judge(struct evaluation_config *c, const struct reward_rule *verifier);
-void evaluation_config_write(const struct evaluation_config *c, struct json_writer *w); /* a member; nothing where there is none */
+void evaluation_config_write(const struct evaluation_config *c,
+                             struct json_writer *w); /* a member; nothing where there is none */
 /* "accuracy", "majority" or "pass@K". */
 enum rc figure_read(enum figure_kind *figure, int64_t *k, const char *text, struct err *err);
 enum { FIGURE_TEXT_MAX = 32 };

@@ -1,8 +1,8 @@
 /* Paths into a dataset's line: "answer", "reward_model.ground_truth", "choices[0].text".
  *
- * A path is keys between dots, each followed by any number of [index]; an index below 0 counts from the end.  A key that
- * holds a dot or a bracket cannot be named.  Called by reading.c, which checks the paths of a configuration once, and by
- * dataset_line.c for every line.  Pure; no memory. */
+ * A path is keys between dots, each followed by any number of [index]; an index below 0 counts from the end.  A key
+ * that holds a dot or a bracket cannot be named.  Called by reading.c, which checks the paths of a configuration once,
+ * and by dataset_line.c for every line.  Pure; no memory. */
 #ifndef LEASEHOLD_COORDINATOR_RUN_KEY_PATH_H
 #define LEASEHOLD_COORDINATOR_RUN_KEY_PATH_H
 

@@ -1,4 +1,5 @@
-/* Reads a text file line by line, unpacking gzip and zstd on the way.  A file's first bytes say what it is, not its name.
+/* Reads a text file line by line, unpacking gzip and zstd on the way.  A file's first bytes say what it is, not its
+ * name.
  *
  *   file --inflate | ZSTD_decompressStream | as it is--> a window of a few lines --> one line at a time
  *
@@ -14,8 +15,8 @@
 
 struct line_file;
 
-/* unpacked_max: of all lines together.  RC_NOT_FOUND, RC_IO, RC_NO_MEMORY; RC_INVALID for a Parquet file, whose converter
- * the message names. */
+/* unpacked_max: of all lines together.  RC_NOT_FOUND, RC_IO, RC_NO_MEMORY; RC_INVALID for a Parquet file, whose
+ * converter the message names. */
 enum rc line_file_open(struct line_file **out, const char *path, size_t line_max, size_t unpacked_max,
                        struct err *err);
 /* The next line without its newline, valid until the next call; *text NULL at the end.  A line beyond line_max is still

@@ -17,8 +17,9 @@ enum rc content_text(const struct json *content, struct buf *out, struct err *er
     const struct json *part = json_at(content, i), *text = json_get(part, "text");
     const char *type = json_word(json_get(part, "type"));
     if (!type || strcmp(type, "text") != 0 || !text || json_type_of(text) != JSON_STRING)
-      return err_set(err, RC_INVALID, NULL, "part %zu of `content`: expected {\"type\":\"text\",\"text\":...}, got type '%.40s'",
-                     i, type ? type : "");
+      return err_set(err, RC_INVALID, NULL,
+                     "part %zu of `content`: expected {\"type\":\"text\",\"text\":...}, got type '%.40s'", i,
+                     type ? type : "");
     const char *bytes = json_string(text, &len);
     buf_append(out, bytes, len);
   }

@@ -1,11 +1,12 @@
-/* Makes the prompt of a dataset's line: a text, or messages, with the reading's template and system message around them.
+/* Makes the prompt of a dataset's line: a text, or messages, with the reading's template and system message around
+ * them.
  *
  *   "question" --template--> text --chat--> [system, user]
  *   messages   --template around the user's last one, a system message where they have none--> messages
  *
- * Called by dataset_line.c, which encodes the result.  Messages without a change stay the line's own values, members that
- * are not looked at here (name, tool_calls, ...) included.  Content is a string or parts of type text, which are joined
- * where they are changed.  Pure but for memory. */
+ * Called by dataset_line.c, which encodes the result.  Messages without a change stay the line's own values, members
+ * that are not looked at here (name, tool_calls, ...) included.  Content is a string or parts of type text, which are
+ * joined where they are changed.  Pure but for memory. */
 #ifndef LEASEHOLD_COORDINATOR_RUN_PROMPT_H
 #define LEASEHOLD_COORDINATOR_RUN_PROMPT_H
 

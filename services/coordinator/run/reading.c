@@ -22,8 +22,9 @@ static const struct reading plain = {.preset = "",
                                      .template = ""};
 
 /* The files that people have.  gsm8k: openai/gsm8k, as it is.  verl: what its preprocessing scripts write.  dapo:
- * DAPO-Math-17k, which is of verl's form, and the processed one, whose answer is in `solution`.  trl: the columns of its
- * GRPO and SFT examples; a text stays a text there.  slime: `--input-key prompt --label-key label --apply-chat-template`. */
+ * DAPO-Math-17k, which is of verl's form, and the processed one, whose answer is in `solution`.  trl: the columns of
+ * its GRPO and SFT examples; a text stays a text there.  slime: `--input-key prompt --label-key label
+ * --apply-chat-template`. */
 static const struct reading presets[] = {
     {.preset = "gsm8k",
      .prompt = PATHS("question"),

@@ -1,10 +1,11 @@
-/* How the lines of a dataset are read: where prompt and answer lie, what is put around a prompt, what of an answer counts.
+/* How the lines of a dataset are read: where prompt and answer lie, what is put around a prompt, what of an answer
+ * counts.
  *
  *   preset -> keys, extract, chat  ->  the configuration's own keys over them  ->  written out whole, and hashed
  *
- * Called by run_config.c for `dataset`, each of its `sources`, and `evaluation`; dataset_line.c applies it.  A reading that
- * the configuration does not mention stays out of its written form, so that older configurations keep their hash; it
- * reads `prompt` or `messages`, `answer` and `completion`.  Strings live in the caller's arena.  Pure. */
+ * Called by run_config.c for `dataset`, each of its `sources`, and `evaluation`; dataset_line.c applies it.  A reading
+ * that the configuration does not mention stays out of its written form, so that older configurations keep their hash;
+ * it reads `prompt` or `messages`, `answer` and `completion`.  Strings live in the caller's arena.  Pure. */
 #ifndef LEASEHOLD_COORDINATOR_RUN_READING_H
 #define LEASEHOLD_COORDINATOR_RUN_READING_H
 
@@ -68,8 +69,8 @@ struct reading_given {
        .max = LIMIT_PROMPT_TOKENS},                                                                                \
       {.name = "long_prompts", .kind = FIELD_STRING, .target = &(g)->long_prompts, .min = 1, .max = 32}
 void reading_given_init(struct reading_given *g);
-/* Where nothing was given *r stays as it is; else it becomes the preset's or, without one, the default reading, with what was given over it.
- * RC_INVALID names the field. */
+/* Where nothing was given *r stays as it is; else it becomes the preset's or, without one, the default reading, with
+ * what was given over it.  RC_INVALID names the field. */
 enum rc reading_resolve(struct reading *r, const struct reading_given *g, struct arena *arena, struct err *err);
 /* Its members, within an object that is being written; none where it is not named. */
 void reading_write(const struct reading *r, struct json_writer *w);

@@ -1,12 +1,13 @@
 /* What each recipe is.  The formulas of the losses are in common/model/learning/loss.c, those of the advantages in
- * advantages.c.  A: advantage, w: ratio of the new policy to the behaviour policy, G: samples of a group, n: tokens of a
- * sample, L: sampling.max_new_tokens.
+ * advantages.c.  A: advantage, w: ratio of the new policy to the behaviour policy, G: samples of a group, n: tokens of
+ * a sample, L: sampling.max_new_tokens.
  *
  *   grpo                 DeepSeekMath, 2402.03300    A = (r - mean) / (std + eps); mean over a sample's tokens, then over samples, of
  *                                                    min(w A, clip(w) A) - 0.04 k3
  *   dr_grpo              2503.20783                  A = r - mean; sum over tokens / (samples L); no KL term
  *   dapo                 2503.14476                  grpo's A; mean over all tokens of the step; clip 0.2 and 0.28; no KL term; groups of
- *                                                    equal rewards are sampled anew; the last L/5 tokens cost up to 1 (4096 of 20480)
+ *                                                    equal rewards are sampled anew; the last L/5 tokens cost up to 1
+ *   (4096 of 20480)
  *   rloo                 2402.14740, TRL's default   A = R - mean of the others' R, R = r - 0.05 sum of k1 over the tokens; sum over
  *                        coefficient                 tokens / samples of the policy gradient
  *   reinforce++          2501.03262, OpenRLHF        A = r, standardized over the tokens of the round; clip; mean over all tokens
@@ -18,8 +19,8 @@
  *   distill              Thinking Machines 2025,     on-policy distillation: each token's advantage is log p(teacher) - log p,
  *                        "On-policy distillation"    which is k2's gradient; mean over all tokens; no rewards
  *
- * The form of reinforce++ with a KL term in its rewards is not here: it needs every sample's KL before the first gradient.
- * ppo needs a critic. */
+ * The form of reinforce++ with a KL term in its rewards is not here: it needs every sample's KL before the first
+ * gradient.  ppo needs a critic. */
 #include "services/coordinator/run/recipe.h"
 
 #include <stdio.h>
@@ -31,7 +32,8 @@ static const struct recipe RECIPES[] = {
     {"dapo", "grpo", "tokens", 0.2, 0.28, ADVANTAGE_GROUP, 0, "k3", "loss", false, true, 5, 0, false},
     {"rloo", "reinforce", "samples", 0.2, 4, ADVANTAGE_LEAVE_ONE_OUT, 0.05, "k1", "reward", false, false, 0, 0, false},
     {"reinforce++", "grpo", "tokens", 0.2, 0.2, ADVANTAGE_BATCH, 0, "k3", "loss", true, false, 0, 0, false},
-    {"reinforce++_baseline", "grpo", "tokens", 0.2, 0.2, ADVANTAGE_BATCH_CENTERED, 0.001, "k2", "loss", true, false, 0, 0, false},
+    {"reinforce++_baseline", "grpo", "tokens", 0.2, 0.2, ADVANTAGE_BATCH_CENTERED, 0.001, "k2", "loss", true, false, 0,
+     0, false},
     {"gspo", "gspo", "sequences", 3e-4, 4e-4, ADVANTAGE_GROUP, 0, "k3", "loss", false, false, 0, 0, false},
     {"cispo", "cispo", "tokens", 1, 4, ADVANTAGE_GROUP, 0, "k3", "loss", false, false, 0, 0, false},
     {"sft", "cross_entropy", "tokens", 0.2, 0.2, ADVANTAGE_GROUP, 0, "k3", "loss", false, false, 0, 2e-5, false},
@@ -42,9 +44,10 @@ enum { RECIPE_COUNT = sizeof RECIPES / sizeof RECIPES[0] };
 enum rc recipe_find(const struct recipe **out, const char *name, struct err *err) {
   char expected[200] = "";
   if (strcmp(name, "ppo") == 0)
-    return err_set(err, RC_INVALID, "recipe",
-                   "recipe 'ppo' needs a critic, and there is none; training.objective 'ppo' is its clip with the group's "
-                   "advantages, 'grpo' is the recipe that was made to do without one");
+    return err_set(
+        err, RC_INVALID, "recipe",
+        "recipe 'ppo' needs a critic, and there is none; training.objective 'ppo' is its clip with the group's "
+        "advantages, 'grpo' is the recipe that was made to do without one");
   for (int i = 0; i < RECIPE_COUNT; i++) {
     const size_t at = strlen(expected);
     snprintf(expected + at, sizeof expected - at, "%s%s", i ? ", " : "", RECIPES[i].name);

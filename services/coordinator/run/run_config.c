@@ -1,5 +1,5 @@
-/* Reads, resolves, writes and hashes a run's configuration: one reader for every nested object, and one writer, whose fixed
- * order the hash covers. */
+/* Reads, resolves, writes and hashes a run's configuration: one reader for every nested object, and one writer, whose
+ * fixed order the hash covers. */
 #include "services/coordinator/run/run_config.h"
 
 #include <float.h>
@@ -161,7 +161,12 @@ static enum rc read_start(struct run_config *c, const struct json *v, struct are
   c->start = (struct run_start){.from = START_CHECKPOINT};
   enum rc rc = json_fields(
       v,
-      FIELDS({.name = "run", .kind = FIELD_STRING, .target = &c->start.run, .required = true, .min = 1, .max = LIMIT_NAME_MAX - 1},
+      FIELDS({.name = "run",
+              .kind = FIELD_STRING,
+              .target = &c->start.run,
+              .required = true,
+              .min = 1,
+              .max = LIMIT_NAME_MAX - 1},
              {.name = "version", .kind = FIELD_STRING, .target = &name, .required = true, .min = 1, .max = 32}),
       UNKNOWN_REFUSED, arena, err);
   if (rc == RC_OK) rc = name_index(&index, name, names, 2, "version", err);
@@ -276,11 +281,13 @@ static enum rc read_choices(struct run_config *c, const struct choices *given, s
   int mode = 0, frontier = 0, inexact = 0;
   enum rc rc = name_index(&mode, given->mode, mode_names, 3, "mode", err);
   if (rc == RC_OK) rc = name_index(&frontier, given->frontier, frontier_names, 3, "frontier", err);
-  if (rc == RC_OK && given->on_inexact) rc = name_index(&inexact, given->on_inexact, inexact_names, 3, "on_inexact", err);
+  if (rc == RC_OK && given->on_inexact)
+    rc = name_index(&inexact, given->on_inexact, inexact_names, 3, "on_inexact", err);
   c->on_inexact = (enum inexact_rule)inexact;
   c->mode = (enum run_mode)mode;
   c->frontier = (enum frontier_kind)frontier;
-  if (rc == RC_OK) rc = read_update(c, given->update, err); /* unless `training` says otherwise, which read_training refuses */
+  if (rc == RC_OK) rc = read_update(c, given->update, err); /* unless `training` says otherwise, which read_training
+                                                             * refuses */
   return rc == RC_OK ? read_stream(c, given, err) : rc;
 }
 
@@ -301,9 +308,10 @@ static enum rc resolve_stream(struct run_config *c, bool has_groups_per_round, s
   if (c->groups_per_step && !has_groups_per_round) c->groups_per_round = c->groups_per_step;
   if (!c->groups_per_step) c->groups_per_step = c->groups_per_round;
   if (c->groups_per_step != c->groups_per_round)
-    return err_set(err, RC_INVALID, "groups_per_step",
-                   "in mode 'inflight' a round is a step: expected groups_per_round (%d), got %d; leave one of them out",
-                   c->groups_per_round, c->groups_per_step);
+    return err_set(
+        err, RC_INVALID, "groups_per_step",
+        "in mode 'inflight' a round is a step: expected groups_per_round (%d), got %d; leave one of them out",
+        c->groups_per_round, c->groups_per_step);
   if (c->max_lag < 0) c->max_lag = MAX_LAG;
   const int64_t step = (int64_t)c->groups_per_step * c->samples_per_group;
   if (c->samples_ahead == 0) c->samples_ahead = (int32_t)(STEPS_AHEAD * step);
@@ -340,8 +348,9 @@ static int32_t steps_in_all(const struct run_config *c) {
 static enum rc resolve_curriculum(const struct run_config *c, struct err *err) {
   if (!c->curriculum.given) return RC_OK;
   if (c->mode == MODE_INFLIGHT)
-    return err_set(err, RC_INVALID, "dataset.curriculum",
-                   "mode 'inflight' chooses prompts before those before them are in: expected mode 'sync' or 'pipelined'");
+    return err_set(
+        err, RC_INVALID, "dataset.curriculum",
+        "mode 'inflight' chooses prompts before those before them are in: expected mode 'sync' or 'pipelined'");
   if (is_objective(c, "evaluate") || is_objective(c, "cross_entropy"))
     return err_set(err, RC_INVALID, "dataset.curriculum", "objective '%s' goes over the dataset as it is",
                    c->training.objective);
@@ -355,9 +364,10 @@ static enum rc resolve_kept(const struct run_config *c, bool evaluates, struct e
     return err_set(err, RC_INVALID, c->keep_last ? "keep_last" : "keep_best",
                    "objective 'evaluate' makes no checkpoints: set it in the run that trains");
   if (inflight && c->keep_best.count)
-    return err_set(err, RC_INVALID, "keep_best",
-                   "in mode 'inflight' an evaluation is of several versions, so none of them is the best: expected mode "
-                   "'sync' or 'pipelined', or keep_last");
+    return err_set(
+        err, RC_INVALID, "keep_best",
+        "in mode 'inflight' an evaluation is of several versions, so none of them is the best: expected mode "
+        "'sync' or 'pipelined', or keep_last");
   if (inflight && c->evaluation.after)
     return err_set(err, RC_INVALID, "evaluation.after",
                    "mode 'inflight' ends with its last step: start a run with objective 'evaluate' afterwards");
@@ -372,16 +382,19 @@ static enum rc resolve_advantage(struct run_config *c, struct err *err) {
   c->training.advantage = in_reward ? name : "";
   c->training.length_max = strcmp(c->training.normalization, "length") == 0 ? c->sampling.max_new_tokens : 0;
   if (whole_round && c->mode != MODE_SYNC)
-    return err_set(err, RC_INVALID, "mode",
-                   "advantage.kind '%s' needs the rewards of the whole round before the first gradient: set mode 'sync', got '%s'",
-                   name, mode_names[c->mode]);
+    return err_set(
+        err, RC_INVALID, "mode",
+        "advantage.kind '%s' needs the rewards of the whole round before the first gradient: set mode 'sync', got '%s'",
+        name, mode_names[c->mode]);
   if (c->advantage == ADVANTAGE_BATCH && c->zero_advantage != FILTER_KEEP)
     return err_set(err, RC_INVALID, "filter.zero_advantage",
-                   "advantage.kind 'batch' is not relative to its group, so no group's advantages are all zero: set 'keep', got '%s'",
+                   "advantage.kind 'batch' is not relative to its group, so no group's advantages are all zero: set "
+                   "'keep', got '%s'",
                    filter_names[c->zero_advantage]);
   if (in_reward && !advantage_is_linear(c->advantage))
     return err_set(err, RC_INVALID, "advantage.kind",
-                   "kl_in 'reward' needs an advantage that is linear in the rewards: 'leave_one_out' or 'group_centered', got '%s'",
+                   "kl_in 'reward' needs an advantage that is linear in the rewards: 'leave_one_out' or "
+                   "'group_centered', got '%s'",
                    name);
   return RC_OK;
 }
@@ -417,9 +430,10 @@ static enum rc resolve(struct run_config *c, bool has_total_steps, bool has_grou
                    "expected at least 1, got %d; 0 (the whole dataset) is for objective 'evaluate'",
                    c->groups_per_round);
   if (!evaluates && !supervised && !((float)c->sampling.temperature >= FLT_MIN)) { /* as the trainer counts it */
-    return err_set(err, RC_INVALID, "sampling.temperature",
-                   "training needs a temperature above 0 as a float32, so that log-probabilities can be repeated; got %g",
-                   c->sampling.temperature);
+    return err_set(
+        err, RC_INVALID, "sampling.temperature",
+        "training needs a temperature above 0 as a float32, so that log-probabilities can be repeated; got %g",
+        c->sampling.temperature);
   }
   if (supervised) {
     reward_rule_of(&c->verifier, VERIFIER_NONE);
@@ -606,7 +620,8 @@ bool run_config_same_dataset(const struct run_config *a, const struct run_config
   struct buf first = BUF_INIT, second = BUF_INIT;
   files_write(a, &first);
   files_write(b, &second);
-  const bool same = !first.failed && !second.failed && first.len == second.len && memcmp(first.data, second.data, first.len) == 0;
+  const bool same =
+      !first.failed && !second.failed && first.len == second.len && memcmp(first.data, second.data, first.len) == 0;
   buf_free(&first);
   buf_free(&second);
   return same;

@@ -40,11 +40,13 @@ struct run_config {
   const char *recipe; /* whose values stand where nothing else was given (recipe.h); "", and left out: none */
   enum run_mode mode; /* "pipelined"; cross_entropy and evaluate runs are "sync" */
   /* "update": training.update.  "strict": one optimizer step a round over all its groups.  "minibatch": one for every
-   * groups_per_step of them, in the order of their ordinals (decide/membership.h); the round's own step takes those left.
-   * Behaviour log-probabilities stay those of the round's version, which is superseded once the round is consumed. */
-  int32_t groups_per_step; /* "minibatch": 1 .. groups_per_round; "strict": 0, and left out; "inflight": groups_per_round */
-  /* "inflight": a round is an optimizer step, which takes the first groups_per_step trainable groups by `order`, and weights
-   * are swapped while samples are drawn.  Else 0, and left out. */
+   * groups_per_step of them, in the order of their ordinals (decide/membership.h); the round's own step takes those
+   * left.  Behaviour log-probabilities stay those of the round's version, which is superseded once the round is
+   * consumed. */
+  int32_t
+      groups_per_step; /* "minibatch": 1 .. groups_per_round; "strict": 0, and left out; "inflight": groups_per_round */
+  /* "inflight": a round is an optimizer step, which takes the first groups_per_step trainable groups by `order`, and
+   * weights are swapped while samples are drawn.  Else 0, and left out. */
   int32_t max_lag;            /* versions that may come between a token and the step that trains on it */
   int32_t samples_ahead;      /* issued and in no step, at most */
   bool kv_recompute;          /* "kv": "recompute" instead of "keep": running samples' KV under every new version */
@@ -53,8 +55,9 @@ struct run_config {
   bool drops_oldest;
   uint64_t seed;
   int32_t rounds;           /* "evaluate": 1 */
-  /* "dataset": {"path", "shuffle"} and how it is read (reading.h), or {"sources": [{"path", "weight", ...}], ...}, whose
-   * readings are the dataset's where they have none of their own.  Relative to the coordinator's data directory. */
+  /* "dataset": {"path", "shuffle"} and how it is read (reading.h), or {"sources": [{"path", "weight", ...}], ...},
+   * whose readings are the dataset's where they have none of their own.  Relative to the coordinator's data
+   * directory. */
   struct dataset_source *sources;
   int source_count;
   bool is_mixture; /* `sources` were given */
@@ -65,17 +68,20 @@ struct run_config {
   int32_t samples_per_group; /* G; cross_entropy: sequences per unit */
   int32_t lease_samples_max; /* a lease holds at most this many samples; 0: a whole group */
   struct sampling_config sampling;
-  struct reward_rule verifier;   /* "verifier": {"kind": "numeric"|"math"|..., "shuffle_rewards": false}, or {"terms": [...]}: verifiers/reward_config.h */
+  struct reward_rule verifier;   /* "verifier": {"kind": "numeric"|"math"|..., "shuffle_rewards": false}, or {"terms":
+                                  * [...]}: verifiers/reward_config.h */
   bool shuffle_rewards;          /* the control: rewards permuted within each group by Philox (RNG_REWARD) */
   enum advantage_kind advantage; /* "advantage": {"kind", "epsilon"} */
   double advantage_epsilon;
-  /* "overlong": {"buffer"}: completions within so many tokens of their longest length lose reward, see decide/overlong.h;
-   * 0, and left out: none do. */
+  /* "overlong": {"buffer"}: completions within so many tokens of their longest length lose reward, see
+   * decide/overlong.h; 0, and left out: none do. */
   int32_t overlong_buffer;
-  bool mask_truncated; /* samples that ended by their length count in their group, and their tokens are not trained on */
+  bool mask_truncated; /* samples that ended by their length count in their group, and their tokens are not trained
+                        * on */
   /* "filter": {"zero_advantage": "keep"|"shrink"|"refill", "refill_max"}: what becomes of a group whose advantages are
-   * all zero.  keep: trained on, with a gradient of zero; shrink: left out of the step and its denominator; refill: left
-   * out, and the next prompt in dataset order is added to the round, refill_max times at most (0: groups_per_round). */
+   * all zero.  keep: trained on, with a gradient of zero; shrink: left out of the step and its denominator; refill:
+   * left out, and the next prompt in dataset order is added to the round, refill_max times at most (0:
+   * groups_per_round). */
   enum filter_kind zero_advantage;
   int32_t refill_max;
   struct training_config training; /* "training": {...}; its objective decides what the run is */
@@ -86,26 +92,28 @@ struct run_config {
   enum frontier_kind frontier;
   int32_t frontier_groups, aging_ms;
   /* Samples are drawn again by the trainer, before their group is sealed or, in `inflight`, by the step's own pass
-   * (checks/README.md); of runs on rollouts.  "on_inexact": "mark" | "drop" | "fail", of runs that are checked; "mark" is left out. */
+   * (checks/README.md); of runs on rollouts.  "on_inexact": "mark" | "drop" | "fail", of runs that are checked; "mark"
+   * is left out. */
   bool verify_samples;
   enum inexact_rule on_inexact;
   int32_t group_timeout_ms; /* from a group's first lease on; then it has failed, and the round is not exact */
-  /* Where training.kl_coefficient is not 0: a group waits so long for a preprocessor that has begun it; 0, and left out:
-   * for RUN_PASS_TIMEOUT_MS (run_pass_timeout_ms). */
+  /* Where training.kl_coefficient is not 0: a group waits so long for a preprocessor that has begun it; 0, and left
+   * out:  for RUN_PASS_TIMEOUT_MS (run_pass_timeout_ms). */
   int32_t pass_timeout_ms;
   int32_t stage_timeout_ms; /* pushing a version to one server */
   /* cross_entropy: push weights to servers every so many rounds; 0: only after the last. Other objectives: always 1 */
   int32_t publish_every;
-  /* The rollouts of so many of the newest consumed rounds are kept, and those that a replay may need; 0: of all rounds. */
+  /* The rollouts of so many of the newest consumed rounds are kept, and those that a replay may need; 0: of all
+   * rounds. */
   int32_t keep_rounds;
-  /* Checkpoints of the run that the trainer keeps: so many of the newest, 0 (and left out) as it does for all runs, and those
-   * of the versions whose evaluations had the best figures. */
+  /* Checkpoints of the run that the trainer keeps: so many of the newest, 0 (and left out) as it does for all runs, and
+   * those of the versions whose evaluations had the best figures. */
   int32_t keep_last;
   struct keep_best keep_best;
   /* Where version 0's weights come from.  "model" for what trains, "current" for evaluate, where nothing is said. */
   struct run_start start;
-  /* "start": {"run", "version": "best" | "latest"} as it is posted: kept_versions_find puts the number in its place, which is
-   * what is stored. */
+  /* "start": {"run", "version": "best" | "latest"} as it is posted: kept_versions_find puts the number in its place,
+   * which is what is stored. */
   enum start_named start_named;
 };
 
@@ -119,8 +127,10 @@ enum rc run_config_parse(struct run_config *out, const struct json *body, struct
 /* A stored configuration.  One from before there was `start` keeps START_UNNAMED and is written as it came. */
 enum rc run_config_parse_stored(struct run_config *out, const char *text, size_t len, struct arena *arena,
                                 struct err *err);
-/* The resolved configuration, in a fixed order.  Keys that are absent: `evaluation`, `recipe`, `mask_truncated`, `overlong`, `keep_rounds`, `keep_last`, `keep_best`, `pass_timeout_ms`, `ignore_eos`, `verify_samples`, `on_inexact` "mark",
- * `groups_per_step`, `full` "block" and those of `inflight` where there is none, so that older configurations keep their hash. */
+/* The resolved configuration, in a fixed order.  Keys that are absent: `evaluation`, `recipe`, `mask_truncated`,
+ * `overlong`, `keep_rounds`, `keep_last`, `keep_best`, `pass_timeout_ms`, `ignore_eos`, `verify_samples`, `on_inexact`
+ * "mark", `groups_per_step`, `full` "block" and those of `inflight` where there is none, so that older configurations
+ * keep their hash. */
 void run_config_write(const struct run_config *c, struct json_writer *w);
 /* Are the same files read in the same way?  Then an item of one run's dataset is the same in the other's. */
 bool run_config_same_dataset(const struct run_config *a, const struct run_config *b);

@@ -1,4 +1,5 @@
-/* Makes a run's context from its stored configuration, the trainer's files and the datasets, and checks a posted one. */
+/* Makes a run's context from its stored configuration, the trainer's files and the datasets, and checks a posted
+ * one. */
 #include "services/coordinator/run/run_context.h"
 
 #include <limits.h>
@@ -39,7 +40,9 @@ bool run_teacher(const struct run_config *c, struct digest *out) {
 }
 bool run_counts_tokens(const struct run_config *c) { return strcmp(c->training.normalization, "tokens") == 0; }
 
-bool run_plans_rounds(const struct run_config *c) { return c->mode == MODE_PIPELINED && c->frontier == FRONTIER_PRIORITY; }
+bool run_plans_rounds(const struct run_config *c) {
+  return c->mode == MODE_PIPELINED && c->frontier == FRONTIER_PRIORITY;
+}
 bool run_publishes(const struct run_config *c, int64_t round) {
   if (run_evaluates(c)) return false;
   if (!run_is_supervised(c) || round == c->rounds - 1) return true;
@@ -147,8 +150,8 @@ static void chat_read(struct chat **out, struct model_facts *m, const struct tok
   m->chat = *out;
 }
 
-/* How long a sequence may be that the run makes or trains on, so that a line which the trainer would refuse later is refused
- * at once.  Runs from before this check go on as they began: they may never come to such a line. */
+/* How long a sequence may be that the run makes or trains on, so that a line which the trainer would refuse later is
+ * refused at once.  Runs from before this check go on as they began: they may never come to such a line. */
 static int64_t sequence_max(const struct run_config *c, const struct model_facts *m, bool trained) {
   int64_t most = m->positions;
   if (!trained || run_evaluates(c) || c->start.from == START_UNNAMED) return most;
@@ -187,19 +190,22 @@ static enum rc dataset_rules(struct dataset_options *out, const struct run_confi
                    c->sampling.max_new_tokens, (long long)most);
   }
   if (room > LIMIT_PROMPT_TOKENS) room = LIMIT_PROMPT_TOKENS;
-  *out = (struct dataset_options){.field = !files->trained ? c->evaluation.is_list ? "evaluation.sets" : "evaluation.path" : c->is_mixture ? "dataset.sources" : "dataset.path",
-                                  .name = files->sources[index].path,
-                                  .reading = &files->sources[index].reading,
-                                  .chat = m->chat,
-                                  .no_chat = m->no_chat.rc != RC_OK ? m->no_chat.message : NULL,
-                                  .prompt_tokens_max = (int)room,
-                                  .completion_tokens_max = (int)room,
-                                  .sequence_tokens_max = old ? 0 : (int)most,
-                                  .new_tokens_max = old || supervised ? 0 : c->sampling.max_new_tokens,
-                                  .need_completion = supervised,
-                                  .need_answer = reward_needs_answer(files->rule),
-                                  .verifier = old ? NULL : files->rule,
-                                  .eos = m->eos.count ? m->eos.items[0] : -1};
+  *out =
+      (struct dataset_options){.field = !files->trained ? c->evaluation.is_list ? "evaluation.sets" : "evaluation.path"
+                                        : c->is_mixture ? "dataset.sources"
+                                                        : "dataset.path",
+                               .name = files->sources[index].path,
+                               .reading = &files->sources[index].reading,
+                               .chat = m->chat,
+                               .no_chat = m->no_chat.rc != RC_OK ? m->no_chat.message : NULL,
+                               .prompt_tokens_max = (int)room,
+                               .completion_tokens_max = (int)room,
+                               .sequence_tokens_max = old ? 0 : (int)most,
+                               .new_tokens_max = old || supervised ? 0 : c->sampling.max_new_tokens,
+                               .need_completion = supervised,
+                               .need_answer = reward_needs_answer(files->rule),
+                               .verifier = old ? NULL : files->rule,
+                               .eos = m->eos.count ? m->eos.items[0] : -1};
   return RC_OK;
 }
 
@@ -268,7 +274,8 @@ enum rc run_context_create(struct run_context **out, int64_t run, const char *co
   if (rc == RC_OK) chat_read(&c->chat, &m, c->tokenizer, files);
   if (rc == RC_OK) rc = files_load(&c->dataset, &c->config, &m, c->tokenizer, dataset_files(&c->config), data_dir, err);
   for (int i = 0; rc == RC_OK && evaluation_wanted(&c->config.evaluation) && i < c->config.evaluation.count; i++)
-    rc = files_load(&c->evaluation[i], &c->config, &m, c->tokenizer, evaluation_files(&c->config, i, &source), data_dir, err);
+    rc = files_load(&c->evaluation[i], &c->config, &m, c->tokenizer, evaluation_files(&c->config, i, &source), data_dir,
+                    err);
   if (rc == RC_OK) {
     c->vocabulary = (int32_t)m.vocabulary;
     const struct sampling_config *s = &c->config.sampling;
@@ -316,7 +323,8 @@ void run_context_warnings(const struct run_context *c, struct json_writer *w) {
   json_array_begin(w);
   warn_of_chatml(c->dataset, "dataset", w);
   for (int i = 0; i < c->config.evaluation.count; i++)
-    warn_of_chatml(c->evaluation[i], c->config.evaluation.is_list ? c->config.evaluation.sets[i].name : "evaluation", w);
+    warn_of_chatml(c->evaluation[i], c->config.evaluation.is_list ? c->config.evaluation.sets[i].name : "evaluation",
+                   w);
   json_array_end(w);
 }
 
@@ -345,12 +353,14 @@ void run_context_preview(const struct run_context *c) {
   if (run_is_supervised(&c->config) || reward_remote_terms(&c->config.verifier) > 0) return;
   for (int i = 0; i < LINES && i < dataset_count(c->dataset); i++) {
     const struct dataset_item *item = dataset_at(c->dataset, i);
-    const struct reward_input input = {item->answer, strlen(item->answer), item->answer, item->extra, 0, c->config.sampling.max_new_tokens};
+    const struct reward_input input = {
+        item->answer, strlen(item->answer), item->answer, item->extra, 0, c->config.sampling.max_new_tokens};
     struct reward_verdict v;
     if (i > 0 && item->line <= dataset_at(c->dataset, i - 1)->line) break; /* of the next file */
     if (!item->answer[0]) continue;
     reward_judge(&c->config.verifier, &input, &v);
-    log_info("%s line %d: its answer as a completion would earn %g (%s)", c->config.sources[0].path, item->line, v.reward, v.detail);
+    log_info("%s line %d: its answer as a completion would earn %g (%s)", c->config.sources[0].path, item->line,
+             v.reward, v.detail);
   }
 }
 

@@ -53,7 +53,8 @@ bool run_evaluates(const struct run_config *c);          /* evaluate */
 const struct reward_rule *run_rule(const struct run_config *c, int set);
 /* And what its samples are drawn at. */
 double run_temperature(const struct run_config *c, int set);
-/* Has its loss a KL term against the run's version 0, whatever the round?  Then preprocessors may compute that one's log-probabilities. */
+/* Has its loss a KL term against the run's version 0, whatever the round?  Then preprocessors may compute that one's
+ * log-probabilities. */
 bool run_has_reference(const struct run_config *c);
 /* Does the trainer draw the run's samples again? */
 bool run_checks_samples(const struct run_config *c);
@@ -78,10 +79,12 @@ enum rc data_path_resolve(char *out, size_t size, const char *data_dir, const ch
 
 /* What should be looked at although the run can go on, as an array of texts. */
 void run_context_warnings(const struct run_context *c, struct json_writer *w);
-/* {"prompts", "left_out", "sources": [{"path", "prompts", "left_out"}, ...]}: what the run's dataset was found to hold. */
+/* {"prompts", "left_out", "sources": [{"path", "prompts", "left_out"}, ...]}: what the run's dataset was found to
+ * hold. */
 void run_context_counts(const struct run_context *c, struct json_writer *w);
 
-/* Logs what the run's verifier makes of the first lines' answers, each given as a completion: a gold that is read as something else shows there. */
+/* Logs what the run's verifier makes of the first lines' answers, each given as a completion: a gold that is read as
+ * something else shows there. */
 void run_context_preview(const struct run_context *c);
 
 #endif

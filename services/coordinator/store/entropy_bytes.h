@@ -1,5 +1,6 @@
-/* The entropies behind a group's trained tokens as they are stored (table entropies): for each sample, in order, how many they
- * are as a uint32, then as many uint16s in steps of 1/4096 nat; all little-endian.  For people: nothing is computed of them.
+/* The entropies behind a group's trained tokens as they are stored (table entropies): for each sample, in order, how
+ * many they are as a uint32, then as many uint16s in steps of 1/4096 nat; all little-endian.  For people: nothing is
+ * computed of them.
  *
  *   the trainer's answer --entropy_bytes_append--> entropies.steps --entropy_bytes_of--> views/group_view.c
  *
@@ -12,8 +13,8 @@
 
 #include "common/base/buf.h"
 
-/* The largest is 16 nats less two steps, above the logarithm of any vocabulary; the one behind it stands for what is not
- * finite. */
+/* The largest is 16 nats less two steps, above the logarithm of any vocabulary; the one behind it stands for what is
+ * not finite. */
 enum { ENTROPY_STEPS_PER_NAT = 4096, ENTROPY_STEP_LAST = 65534, ENTROPY_NOT_FINITE = 65535 };
 
 /* Appends one sample's. */

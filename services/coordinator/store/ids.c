@@ -82,7 +82,8 @@ enum rc id_parse_group(int64_t *run, int64_t *round, int64_t *group, const char 
   at = at && *at == '.' ? number(round, at + 1) : NULL;
   const char *end = at && *at == '.' ? number(group, at + 1) : NULL;
   if (!end || *end)
-    return err_set(err, RC_NOT_FOUND, "id", "there is no pass '%.100s'; passes are named like their group, r7.12.3", text);
+    return err_set(err, RC_NOT_FOUND, "id", "there is no pass '%.100s'; passes are named like their group, r7.12.3",
+                   text);
   return RC_OK;
 }
 

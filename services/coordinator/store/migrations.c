@@ -11,10 +11,10 @@
  *     +-< reward_servers
  *     +-< versions -< pushes;  leases;  events;  incidents;  workers -< intervals
  *
- * States are the numbers of states.h.  A sample has a row from its first lease on; before that, its group's counts tell of
- * it.  *_ms columns are wall-clock milliseconds that go evenly (core_wall_us),
- * except for leases.deadline_ms, which is monotonic and means something only within its epoch.  leases.version_min
- * and version_max differ in `inflight` only. */
+ * States are the numbers of states.h.  A sample has a row from its first lease on; before that, its group's counts tell
+ * of it.  *_ms columns are wall-clock milliseconds that go evenly (core_wall_us), except for leases.deadline_ms, which
+ * is monotonic and means something only within its epoch.  leases.version_min and version_max differ in `inflight`
+ * only. */
 #include "services/coordinator/store/migrations.h"
 
 #include <inttypes.h>
@@ -159,7 +159,8 @@ static const char *const steps[] = {
     "CREATE INDEX rounds_unfinished ON rounds (run, round) WHERE finished = 0;",
     /* 3: pipelined rounds.  dataset_first: where in dataset order the round begins (null: round * groups, from before
      * refills); leased_ms: first grant, from which a group's time-out counts; waiting_ms: since when it has had waiting
-     * samples; overtaken_ms: since when others go before it (frontier.h; all wall-clock); samples_waiting, done_samples, done_tokens: what dispatch orders by. */
+     * samples; overtaken_ms: since when others go before it (frontier.h; all wall-clock); samples_waiting,
+     * done_samples, done_tokens: what dispatch orders by. */
     "ALTER TABLE rounds ADD COLUMN dataset_first INTEGER;"
     "ALTER TABLE rounds ADD COLUMN groups_refilled INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE rounds ADD COLUMN groups_failed INTEGER NOT NULL DEFAULT 0;"
@@ -218,8 +219,8 @@ static const char *const steps[] = {
     "ALTER TABLE workers ADD COLUMN fabric_kind TEXT;"
     "ALTER TABLE workers ADD COLUMN fabric_place INTEGER;"
     "ALTER TABLE pushes ADD COLUMN way INTEGER NOT NULL DEFAULT 0;",
-    /* 7: the trainer's place (trainer_place.h): holder 1 for who holds it, or held it when it was live; what a run waits
-     * for just now (null: nothing) */
+    /* 7: the trainer's place (trainer_place.h): holder 1 for who holds it, or held it when it was live; what a run
+     * waits for just now (null: nothing) */
     "ALTER TABLE workers ADD COLUMN identity TEXT;"
     "ALTER TABLE workers ADD COLUMN holder INTEGER NOT NULL DEFAULT 0;"
     "UPDATE workers SET holder = 1 WHERE kind = 1;"
@@ -237,9 +238,10 @@ static const char *const steps[] = {
     "UPDATE groups SET max_new_tokens = (SELECT json_extract(config, '$.sampling.max_new_tokens') FROM runs WHERE id = "
     "groups.run) WHERE state = 0;",
     /* 10: several optimizer steps a round (rounds/inner_steps.h).  batches.step: how many come before it.
-     * inner_steps.ordinal_end: the members of the steps behind it have this ordinal or a higher one; denominator: of its
-     * groups; digest: of the weights after it, kept while it is taken again.  Ratios and differences of the new policy
-     * against the one that sampled are sums over trained tokens (struct batch_stats), null in batches of older rounds. */
+     * inner_steps.ordinal_end: the members of the steps behind it have this ordinal or a higher one; denominator: of
+     * its groups; digest: of the weights after it, kept while it is taken again.  Ratios and differences of the new
+     * policy against the one that sampled are sums over trained tokens (struct batch_stats), null in batches of older
+     * rounds. */
     "ALTER TABLE batches ADD COLUMN step INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE batches ADD COLUMN ratio_sum REAL;"
     "ALTER TABLE batches ADD COLUMN ratio_squares REAL;"
@@ -258,7 +260,8 @@ static const char *const steps[] = {
     "INTEGER,"
     "  PRIMARY KEY (run, round, step), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, WITHOUT ROWID;",
     /* 11: sums that were counted over a round's groups, samples and batches whenever they were asked for
-     * (records/round_sums.h); only of rounds that go on.  first_sealed_ms is written with the first group that closes. */
+     * (records/round_sums.h); only of rounds that go on.  first_sealed_ms is written with the first group that
+     * closes. */
     "ALTER TABLE rounds ADD COLUMN jobs_undone INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE rounds ADD COLUMN submitted_samples INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE rounds ADD COLUMN groups_sealed INTEGER NOT NULL DEFAULT 0;"
@@ -272,7 +275,8 @@ static const char *const steps[] = {
     "ALTER TABLE rounds ADD COLUMN evaluation_well_formed INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE rounds ADD COLUMN evaluation_tokens INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE rounds ADD COLUMN evaluation_rewards REAL NOT NULL DEFAULT 0;"
-    "UPDATE rounds SET jobs_undone = (SELECT count(*) FROM batches b WHERE b.run = rounds.run AND b.round = rounds.round "
+    "UPDATE rounds SET jobs_undone = (SELECT count(*) FROM batches b WHERE b.run = rounds.run AND b.round = "
+    "rounds.round "
     "AND b.done = 0) + (SELECT count(*) FROM inner_steps i WHERE i.run = rounds.run AND i.round = rounds.round AND "
     "i.done = 0) WHERE state <> 4;"
     "UPDATE rounds SET (submitted_samples, groups_sealed, first_sealed_ms) = (SELECT coalesce(sum(sample_count) FILTER "
@@ -283,23 +287,24 @@ static const char *const steps[] = {
     "count(*) FILTER (WHERE purpose = 0), coalesce(sum(s.well_formed) FILTER (WHERE purpose = 0), 0), "
     "coalesce(sum(s.tokens) FILTER (WHERE purpose = 0), 0), coalesce(sum(s.reward) FILTER (WHERE purpose = 0), 0.0), "
     "count(DISTINCT g.ordinal) FILTER (WHERE purpose = 1), count(*) FILTER (WHERE purpose = 1), "
-    "coalesce(sum(s.well_formed) FILTER (WHERE purpose = 1), 0), coalesce(sum(s.tokens) FILTER (WHERE purpose = 1), 0), "
+    "coalesce(sum(s.well_formed) FILTER (WHERE purpose = 1), 0), coalesce(sum(s.tokens) FILTER (WHERE purpose = 1), "
+    "0), "
     "coalesce(sum(s.reward) FILTER (WHERE purpose = 1), 0.0), count(DISTINCT g.ordinal) FILTER (WHERE purpose = 0 AND "
     "g.state <> 4 AND (s.version_first <> rounds.version OR s.version_last <> rounds.version)) FROM groups g JOIN "
     "samples s ON s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal WHERE g.run = rounds.run AND "
     "g.round = rounds.round AND g.state IN (1, 2, 3, 4, 6)) WHERE state < 4;",
-    /* 12: how a round was planned (decide/admission.h): groups at first and the time until another may be begun, null when
-     * every slot may be filled; whether in another order than the ordinals'; when it is expected to be trained, by the plan
-     * and with every slot filled.  All null: it was not planned. */
+    /* 12: how a round was planned (decide/admission.h): groups at first and the time until another may be begun, null
+     * when every slot may be filled; whether in another order than the ordinals'; when it is expected to be trained, by
+     * the plan and with every slot filled.  All null: it was not planned. */
     "ALTER TABLE rounds ADD COLUMN admission_first INTEGER;"
     "ALTER TABLE rounds ADD COLUMN admission_spacing_us INTEGER;"
     "ALTER TABLE rounds ADD COLUMN admission_ordered INTEGER;"
     "ALTER TABLE rounds ADD COLUMN admission_end_us REAL;"
     "ALTER TABLE rounds ADD COLUMN admission_filled_end_us REAL;",
-    /* 13: steps that take groups of earlier rounds (rounds/stream.h).  groups.trained_in: the round whose step takes it, the
-     * group's own but for `inflight`; version_first: of its oldest token.  spans.fresh: struct version_span.  Lags are of
-     * trained tokens, in versions; compared_tokens: whose log-probabilities the trainer's must equal.  versions.activated_ms:
-     * when a server was first heard of with it; null: skipped, or older than this column. */
+    /* 13: steps that take groups of earlier rounds (rounds/stream.h).  groups.trained_in: the round whose step takes
+     * it, the group's own but for `inflight`; version_first: of its oldest token.  spans.fresh: struct version_span.
+     * Lags are of trained tokens, in versions; compared_tokens: whose log-probabilities the trainer's must equal.
+     * versions.activated_ms:  when a server was first heard of with it; null: skipped, or older than this column. */
     "ALTER TABLE groups ADD COLUMN trained_in INTEGER;"
     "ALTER TABLE groups ADD COLUMN version_first INTEGER;"
     "UPDATE groups SET trained_in = round WHERE batch IS NOT NULL;"
@@ -316,13 +321,14 @@ static const char *const steps[] = {
     "ALTER TABLE rounds ADD COLUMN lag_sum INTEGER;"
     "ALTER TABLE rounds ADD COLUMN compared_tokens INTEGER;"
     "ALTER TABLE rounds ADD COLUMN groups_lagged INTEGER NOT NULL DEFAULT 0;",
-    /* 14: the reference's log-probabilities of groups, computed by preprocessors (decide/passes.h).  worker: the holder, or
-     * who handed it back; first_ms: its first grant, wall clock; deadline_ms as leases'; digest: of the weights that it was
-     * computed by, content: of the result; logprobs: of all trained tokens, sample after sample.
+    /* 14: the reference's log-probabilities of groups, computed by preprocessors (decide/passes.h).  worker: the
+     * holder, or who handed it back; first_ms: its first grant, wall clock; deadline_ms as leases'; digest: of the
+     * weights that it was computed by, content: of the result; logprobs: of all trained tokens, sample after sample.
      * rounds.groups_preprocessed: of the trained ones; null: the run has no KL term, or the round is older. */
     "CREATE TABLE passes ("
     "  run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER NOT NULL, state INTEGER NOT NULL, fence "
-    "INTEGER NOT NULL, worker INTEGER, first_ms INTEGER NOT NULL, deadline_ms INTEGER NOT NULL, ended_ms INTEGER, digest "
+    "INTEGER NOT NULL, worker INTEGER, first_ms INTEGER NOT NULL, deadline_ms INTEGER NOT NULL, ended_ms INTEGER, "
+    "digest "
     "BLOB, content BLOB, logprobs BLOB,"
     "  PRIMARY KEY (run, round, group_ordinal), FOREIGN KEY (run, round, group_ordinal) REFERENCES groups (run, round, "
     "ordinal)) STRICT;"
@@ -333,19 +339,22 @@ static const char *const steps[] = {
     /* 16: what should be looked at although the run can go on (run_context_warnings), a JSON array of texts; null
      * before it was opened */
     "ALTER TABLE runs ADD COLUMN warnings TEXT;",
-    /* 17: rewards that servers answer (rounds/remote_rewards.h): a row for each finished sample and each such term of the
-     * rule.  groups.rewards_open: of its rows, those that wait; rounds.rewards_missed: that count as 0, because nobody
-     * answered in time.  reward_servers: what is known of the server of a term; state: enum breaker_state. */
+    /* 17: rewards that servers answer (rounds/remote_rewards.h): a row for each finished sample and each such term of
+     * the rule.  groups.rewards_open: of its rows, those that wait; rounds.rewards_missed: that count as 0, because
+     * nobody answered in time.  reward_servers: what is known of the server of a term; state: enum breaker_state. */
     "CREATE TABLE remote_rewards ("
-    "  run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER NOT NULL, sample INTEGER NOT NULL, term INTEGER "
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER NOT NULL, sample INTEGER NOT NULL, term "
+    "INTEGER "
     "NOT NULL, state INTEGER NOT NULL, value REAL, answered_ms INTEGER,"
-    "  PRIMARY KEY (run, round, group_ordinal, sample, term), FOREIGN KEY (run, round, group_ordinal, sample) REFERENCES "
+    "  PRIMARY KEY (run, round, group_ordinal, sample, term), FOREIGN KEY (run, round, group_ordinal, sample) "
+    "REFERENCES "
     "samples (run, round, group_ordinal, sample)) STRICT, WITHOUT ROWID;"
     "CREATE INDEX remote_rewards_waiting ON remote_rewards (run, term, round, group_ordinal, sample) WHERE state = 0;"
     "ALTER TABLE groups ADD COLUMN rewards_open INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE rounds ADD COLUMN rewards_missed INTEGER NOT NULL DEFAULT 0;"
     "CREATE TABLE reward_servers ("
-    "  run INTEGER NOT NULL REFERENCES runs (id), term INTEGER NOT NULL, url TEXT NOT NULL, state INTEGER NOT NULL DEFAULT "
+    "  run INTEGER NOT NULL REFERENCES runs (id), term INTEGER NOT NULL, url TEXT NOT NULL, state INTEGER NOT NULL "
+    "DEFAULT "
     "0, requests INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0, answered INTEGER NOT NULL DEFAULT 0, "
     "missed INTEGER NOT NULL DEFAULT 0, last_error TEXT, PRIMARY KEY (run, term)) STRICT, WITHOUT ROWID;",
     /* 18: what the run's dataset was found to hold (run_context_counts), as JSON; null before it was loaded */
@@ -360,11 +369,12 @@ static const char *const steps[] = {
     "ALTER TABLE rounds ADD COLUMN prompts_passed_over INTEGER;",
     /* 20: evaluations of several sets (records/evaluation_results.h), kept when the groups behind them are dropped.
      * groups.evaluation_set: which of the run's sets a problem is of, null for training.  samples.passed, vote: struct
-     * reward_verdict, of evaluations.  evaluation_items.content: of prompt and answer, by which problems of two evaluations
-     * are paired; rewards: float64s, in the order of the samples; majority: null where answers are not counted.
-     * evaluation_figures.figure: "accuracy", "pass@4", "majority"; low, high: null where there is no interval.
-     * rounds.closing: the round behind the run's last, which only evaluates.  checkpoints: those that the trainer said it
-     * keeps; best: for the run's keep_best.  runs.origin_*: the version that the run's weights came from. */
+     * reward_verdict, of evaluations.  evaluation_items.content: of prompt and answer, by which problems of two
+     * evaluations are paired; rewards: float64s, in the order of the samples; majority: null where answers are not
+     * counted.  evaluation_figures.figure: "accuracy", "pass@4", "majority"; low, high: null where there is no
+     * interval.  rounds.closing: the round behind the run's last, which only evaluates.  checkpoints: those that the
+     * trainer said it keeps; best: for the run's keep_best.  runs.origin_*: the version that the run's weights came
+     * from. */
     "ALTER TABLE groups ADD COLUMN evaluation_set INTEGER;"
     "UPDATE groups SET evaluation_set = 0 WHERE purpose = 1;"
     "ALTER TABLE samples ADD COLUMN passed INTEGER;"
@@ -375,54 +385,60 @@ static const char *const steps[] = {
     "CREATE TABLE evaluation_sets ("
     "  run INTEGER NOT NULL, round INTEGER NOT NULL, number INTEGER NOT NULL, name TEXT NOT NULL, problems INTEGER NOT "
     "NULL, samples INTEGER NOT NULL, accuracy REAL NOT NULL, well_formed REAL NOT NULL, tokens REAL NOT NULL,"
-    "  PRIMARY KEY (run, round, number), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, WITHOUT ROWID;"
+    "  PRIMARY KEY (run, round, number), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, WITHOUT "
+    "ROWID;"
     "CREATE TABLE evaluation_figures ("
     "  run INTEGER NOT NULL, round INTEGER NOT NULL, number INTEGER NOT NULL, place INTEGER NOT NULL, figure TEXT NOT "
     "NULL, value REAL NOT NULL, low REAL, high REAL,"
-    "  PRIMARY KEY (run, round, number, place), FOREIGN KEY (run, round, number) REFERENCES evaluation_sets (run, round, "
+    "  PRIMARY KEY (run, round, number, place), FOREIGN KEY (run, round, number) REFERENCES evaluation_sets (run, "
+    "round, "
     "number)) STRICT, WITHOUT ROWID;"
     "CREATE TABLE evaluation_items ("
     "  run INTEGER NOT NULL, round INTEGER NOT NULL, number INTEGER NOT NULL, item INTEGER NOT NULL, line INTEGER NOT "
-    "NULL, content BLOB NOT NULL, samples INTEGER NOT NULL, passed INTEGER NOT NULL, well_formed INTEGER NOT NULL, tokens "
+    "NULL, content BLOB NOT NULL, samples INTEGER NOT NULL, passed INTEGER NOT NULL, well_formed INTEGER NOT NULL, "
+    "tokens "
     "INTEGER NOT NULL, majority REAL, rewards BLOB NOT NULL,"
-    "  PRIMARY KEY (run, round, number, item), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, WITHOUT "
+    "  PRIMARY KEY (run, round, number, item), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, "
+    "WITHOUT "
     "ROWID;"
     "CREATE TABLE checkpoints ("
     "  run INTEGER NOT NULL REFERENCES runs (id), version INTEGER NOT NULL, best INTEGER NOT NULL,"
     "  PRIMARY KEY (run, version)) STRICT, WITHOUT ROWID;",
-    /* 21: deadlines of reward servers outlive a restart (rounds/remote_rewards.h).  runs.rewards_counted_ms: a clock that goes
-     * while the run is running and waits for them; groups.rewards_since_ms: what it showed at the group's last sample. */
+    /* 21: deadlines of reward servers outlive a restart (rounds/remote_rewards.h).  runs.rewards_counted_ms: a clock
+     * that goes while the run is running and waits for them; groups.rewards_since_ms: what it showed at the group's
+     * last sample. */
     "ALTER TABLE runs ADD COLUMN rewards_counted_ms INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE groups ADD COLUMN rewards_since_ms INTEGER NOT NULL DEFAULT 0;",
-    /* 22: the sum over trained tokens of what the estimator of training.kl_estimator says; null in older batches and where
-     * it is not finite */
+    /* 22: the sum over trained tokens of what the estimator of training.kl_estimator says; null in older batches and
+     * where it is not finite */
     "ALTER TABLE batches ADD COLUMN kl_reference REAL;"
     "ALTER TABLE rounds ADD COLUMN kl_reference REAL;",
     /* 23: rollouts.token_ids of new rows are packed (token_bytes.h), which older coordinators cannot read */
     "SELECT 1;",
-    /* 24: samples.term_values: float64s, what each term of the sample's reward gave before its weight (rounds/group_seal.h);
-     * null where the reward is one verifier's, and in older rows */
+    /* 24: samples.term_values: float64s, what each term of the sample's reward gave before its weight
+     * (rounds/group_seal.h); null where the reward is one verifier's, and in older rows */
     "ALTER TABLE samples ADD COLUMN term_values BLOB;"
-    /* entropies: behind the trained tokens of a group (rounds/entropies.h, store/entropy_bytes.h); none of groups that were not
-     * trained on */
+    /* entropies: behind the trained tokens of a group (rounds/entropies.h, store/entropy_bytes.h); none of groups that
+     * were not trained on */
     "CREATE TABLE entropies ("
     "  run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER NOT NULL, steps BLOB NOT NULL,"
     "  PRIMARY KEY (run, round, group_ordinal), FOREIGN KEY (run, round, group_ordinal) REFERENCES groups (run, round, "
     "ordinal)) STRICT, WITHOUT ROWID;",
-    /* 25: names belong to tokens (pool/owners.h).  workers.owner: struct token_claim's holder, null where no token was asked
-     * for; push_token: while it is live; used: 0 once it is gone without anything that refers to it. */
+    /* 25: names belong to tokens (pool/owners.h).  workers.owner: struct token_claim's holder, null where no token was
+     * asked for; push_token: while it is live; used: 0 once it is gone without anything that refers to it. */
     "ALTER TABLE workers ADD COLUMN owner BLOB;"
     "ALTER TABLE workers ADD COLUMN push_token TEXT;"
     "ALTER TABLE workers ADD COLUMN used INTEGER NOT NULL DEFAULT 1;"
     "CREATE INDEX workers_named ON workers (kind, name, id);"
     "CREATE INDEX workers_unused ON workers (id) WHERE used = 0;",
-    /* 26: samples that the trainer draws again (checks/README.md).  groups.unchecked: all samples are in, and the check is
-     * still to come.  checked: of a worker's samples in a round.  handed_back: who drew a sample's first so many tokens,
-     * where its lease was handed back. */
+    /* 26: samples that the trainer draws again (checks/README.md).  groups.unchecked: all samples are in, and the check
+     * is still to come.  checked: of a worker's samples in a round.  handed_back: who drew a sample's first so many
+     * tokens, where its lease was handed back. */
     "ALTER TABLE groups ADD COLUMN unchecked INTEGER NOT NULL DEFAULT 0;"
     "CREATE INDEX groups_unchecked ON groups (run, round, ordinal) WHERE unchecked = 1;"
     "CREATE TABLE checked ("
-    "  run INTEGER NOT NULL, round INTEGER NOT NULL, name TEXT NOT NULL, held INTEGER NOT NULL, refused INTEGER NOT NULL,"
+    "  run INTEGER NOT NULL, round INTEGER NOT NULL, name TEXT NOT NULL, held INTEGER NOT NULL, refused INTEGER NOT "
+    "NULL,"
     "  PRIMARY KEY (run, round, name), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, WITHOUT ROWID;"
     "CREATE TABLE quarantines ("
     "  run INTEGER NOT NULL REFERENCES runs (id), name TEXT NOT NULL, round INTEGER NOT NULL, at_ms INTEGER NOT NULL, "
@@ -432,10 +448,10 @@ static const char *const steps[] = {
     "  run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER NOT NULL, sample INTEGER NOT NULL, tokens "
     "INTEGER NOT NULL, worker INTEGER NOT NULL,"
     "  PRIMARY KEY (run, round, group_ordinal, sample, tokens)) STRICT, WITHOUT ROWID;",
-    /* 27: batches of runs in flight are verified (checks/refusals.h).  workers.device: enum worker_device, null in older rows.
-     * rounds.groups_refused: of the groups that the round's step took, those that were left out again, and those that were
-     * complete when who had drawn them was found to lie.  checked.older_*: tokens of samples that held which earlier versions
-     * drew, and how far off their log-probabilities were, a sum. */
+    /* 27: batches of runs in flight are verified (checks/refusals.h).  workers.device: enum worker_device, null in
+     * older rows.  rounds.groups_refused: of the groups that the round's step took, those that were left out again, and
+     * those that were complete when who had drawn them was found to lie.  checked.older_*: tokens of samples that held
+     * which earlier versions drew, and how far off their log-probabilities were, a sum. */
     "ALTER TABLE workers ADD COLUMN device INTEGER;"
     "ALTER TABLE checked ADD COLUMN older_tokens INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE checked ADD COLUMN older_distance REAL NOT NULL DEFAULT 0;"

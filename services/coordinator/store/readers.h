@@ -5,8 +5,8 @@
  * at most 32; beyond that 429.  A reader never blocks the writer (WAL), but it keeps SQLite's log from being cut, so
  * a snapshot must not be held across a wait or a call to the trainer.
  *
- * A database in memory has one connection, the writer's.  Its readers lend that one, to the writer's thread, between two
- * transactions. */
+ * A database in memory has one connection, the writer's.  Its readers lend that one, to the writer's thread, between
+ * two transactions. */
 #ifndef LEASEHOLD_COORDINATOR_STORE_READERS_H
 #define LEASEHOLD_COORDINATOR_STORE_READERS_H
 

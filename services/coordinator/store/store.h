@@ -67,7 +67,8 @@ void store_on_commit(struct store *s, void (*committed)(void *context, int pages
 /* bool row;
  *   rc = store_query(...);
  *   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) ...
- *   rows_end(&q);                                                            (always, also after a failed store_query) */
+ *   rows_end(&q);                                                            (always, also after a failed
+ *   store_query) */
 struct rows {
   struct store *store;
   void *statement;

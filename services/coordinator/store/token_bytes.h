@@ -1,6 +1,6 @@
-/* Sampled token ids as they are stored: little-endian, in two bytes each where the vocabulary allows it, else in three or
- * four.  Every row holds a float32 log-probability for each token, so the width is told by the two lengths: rows from
- * before ids were packed are those of four.
+/* Sampled token ids as they are stored: little-endian, in two bytes each where the vocabulary allows it, else in three
+ * or four.  Every row holds a float32 log-probability for each token, so the width is told by the two lengths: rows
+ * from before ids were packed are those of four.
  *
  *   api/route_results.c --packed--> rollouts.token_ids --read by--> whoever selects them, beside length(logprobs)
  *

@@ -77,8 +77,8 @@ static int gather_sync(sqlite3_file *f, int flags) {
   return code == SQLITE_OK ? inner_of(f)->pMethods->xSync(inner_of(f), flags) : code;
 }
 
-/* Reads what a checkpoint will ask for next: it goes by the order of pages, which is mostly that of the log.  Frames that it
- * copies were written before it began, so what is read ahead for it does not change. */
+/* Reads what a checkpoint will ask for next: it goes by the order of pages, which is mostly that of the log.  Frames
+ * that it copies were written before it began, so what is read ahead for it does not change. */
 static void read_ahead(sqlite3_file *f, sqlite3_int64 at) {
   struct gathered *g = gathered_of(f);
   sqlite3_int64 size = 0;
@@ -193,7 +193,8 @@ static void copy_begins(sqlite3_file *f) {
   c->log->ahead = 0;
 }
 
-/* SQLite does not ask what becomes of the last pages: it would count them as copied now, and let the log go some day. */
+/* SQLite does not ask what becomes of the last pages: it would count them as copied now, and let the log go some
+ * day. */
 static void copy_ends(sqlite3_file *f) {
   struct copied *c = copied_of(f);
   if (pages_flush(f) != SQLITE_OK) {

@@ -86,8 +86,9 @@ static void means(struct sample_figures *f, const struct sums *t) {
 
 /* ---- reading ---- */
 
-#define SAMPLE_COLUMNS \
-  "SELECT g.round, g.ordinal, x.reward, x.advantage, x.tokens, x.finish, length(g.prompt_ids) / 4, x.term_values FROM groups g "
+#define SAMPLE_COLUMNS                                                                                             \
+  "SELECT g.round, g.ordinal, x.reward, x.advantage, x.tokens, x.finish, length(g.prompt_ids) / 4, x.term_values " \
+  "FROM groups g "
 #define SAMPLES_OF \
   "CROSS JOIN samples x ON x.run = g.run AND x.round = g.round AND x.group_ordinal = g.ordinal WHERE g.run = ?1 AND "
 #define SAMPLES_DONE \

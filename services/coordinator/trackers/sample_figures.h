@@ -1,9 +1,9 @@
-/* Statistics of the samples of a round that its own sums do not hold: spread of rewards, what their terms gave, lengths, how
- * many were cut.
+/* Statistics of the samples of a round that its own sums do not hold: spread of rewards, what their terms gave,
+ * lengths, how many were cut.
  *
- * Any thread, on a reader's connection.  Counted are the groups that the round's step took, whichever round issued them,
- * and the round's own groups that were filtered; groups whose rows were dropped (records/retention.h) no longer count.  A
- * figure that nothing tells of is NaN. */
+ * Any thread, on a reader's connection.  Counted are the groups that the round's step took, whichever round issued
+ * them, and the round's own groups that were filtered; groups whose rows were dropped (records/retention.h) no longer
+ * count.  A figure that nothing tells of is NaN. */
 #ifndef LEASEHOLD_COORDINATOR_TRACKERS_SAMPLE_FIGURES_H
 #define LEASEHOLD_COORDINATOR_TRACKERS_SAMPLE_FIGURES_H
 

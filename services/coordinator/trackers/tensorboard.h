@@ -4,8 +4,8 @@
  *   event:   1 wall_time: double | 2 step: varint | 3 file_version: "brain.Event:2", the first one only
  *            5 summary { 1 value { 1 tag: string, 2 simple_value: float32 } ... }
  *
- * One thread; a record is written by one call, and the file itself tells how far it has come: an event whose first tag is an
- * evaluation's (track_names.h) is of round `step`, any other of the round before. */
+ * One thread; a record is written by one call, and the file itself tells how far it has come: an event whose first tag
+ * is an evaluation's (track_names.h) is of round `step`, any other of the round before. */
 #ifndef LEASEHOLD_COORDINATOR_TRACKERS_TENSORBOARD_H
 #define LEASEHOLD_COORDINATOR_TRACKERS_TENSORBOARD_H
 

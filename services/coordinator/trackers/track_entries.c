@@ -166,7 +166,8 @@ static const char NEXT_EVALUATIONS[] =
     "groups g "
     "WHERE g.run = ?1 AND g.round < e.round AND g.ordinal >= ?4 AND g.state = " SQL_GROUP_OPEN
     ") ORDER BY e.round LIMIT ?3";
-/* A round's gradient norm and learning rate come when its version is published already, with the answer to its step: finished. */
+/* A round's gradient norm and learning rate come when its version is published already, with the answer to its step:
+ * finished. */
 static const char NEXT_TRAININGS[] =
     "SELECT r.round, coalesce(r.published_ms, r.opened_ms) FROM rounds r JOIN runs ON runs.id = r.run WHERE r.run = ?1 "
     "AND "

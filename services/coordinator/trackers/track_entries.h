@@ -3,8 +3,8 @@
  *   round r is done      --> its training, at step r + 1: the version that it made
  *   it was evaluated     --> that evaluation, at step r: the version that was evaluated (in flight: or an older one)
  *
- * Both kinds come in the order of their rounds, each with a cursor of its own, because an evaluation of a run in flight may
- * end after later rounds.  What a cursor has passed never changes: rounds that are done stay done.
+ * Both kinds come in the order of their rounds, each with a cursor of its own, because an evaluation of a run in flight
+ * may end after later rounds.  What a cursor has passed never changes: rounds that are done stay done.
  *
  * Any thread; takes a reader for one snapshot and gives it back before it returns.  Memory: the entries' arena. */
 #ifndef LEASEHOLD_COORDINATOR_TRACKERS_TRACK_ENTRIES_H
@@ -36,7 +36,8 @@ struct track_entries {
   int count;
 };
 
-/* The next entries from the cursor on; fewer than there are when there are many. *out must be freed, after a failure too. */
+/* The next entries from the cursor on; fewer than there are when there are many. *out must be freed, after a failure
+ * too. */
 enum rc track_entries_read(struct readers *readers, int64_t run, const struct track_cursor *from,
                            enum track_naming naming, struct track_entries *out, struct err *err);
 void track_entries_free(struct track_entries *e);

@@ -1,5 +1,5 @@
-/* A file that only grows, of records that are written whole: what a crash left of a half-written one is cut off when it is
- * opened again, and what a full disk left of one at once.
+/* A file that only grows, of records that are written whole: what a crash left of a half-written one is cut off when it
+ * is opened again, and what a full disk left of one at once.
  *
  * One thread.  Nothing is fsynced: what a power failure takes is written again from the ledger. */
 #ifndef LEASEHOLD_COORDINATOR_TRACKERS_TRACK_FILE_H

@@ -1,8 +1,8 @@
-/* What figures of a round are called in trackers: a table of TRL's names and verl's, by which people's dashboards look for
- * curves.  A figure for which a tracker's people have no name is called leasehold/ and its name here.
+/* What figures of a round are called in trackers: a table of TRL's names and verl's, by which people's dashboards look
+ * for curves.  A figure for which a tracker's people have no name is called leasehold/ and its name here.
  *
- * Pure data.  `figure` is a path into a round as views/round_view.h writes it ("lag.mean"), or into its samples' statistics
- * ("samples.reward_std", sample_figures.h); README.md beside this file shows the table. */
+ * Pure data.  `figure` is a path into a round as views/round_view.h writes it ("lag.mean"), or into its samples'
+ * statistics ("samples.reward_std", sample_figures.h); README.md beside this file shows the table. */
 #ifndef LEASEHOLD_COORDINATOR_TRACKERS_TRACK_NAMES_H
 #define LEASEHOLD_COORDINATOR_TRACKERS_TRACK_NAMES_H
 

@@ -1,8 +1,8 @@
-/* Entries as a fragment in Trackio's inbox: <folder>/inbox/leasehold-<run>/00000004.jsonl, which its dashboard takes in and
- * deletes.
+/* Entries as a fragment in Trackio's inbox: <folder>/inbox/leasehold-<run>/00000004.jsonl, which its dashboard takes in
+ * and deletes.
  *
- * One thread.  A fragment is put in place whole.  Every entry has an id that is the same however often it is written, and
- * Trackio takes each id in once: a fragment that is written again after a crash doubles nothing. */
+ * One thread.  A fragment is put in place whole.  Every entry has an id that is the same however often it is written,
+ * and Trackio takes each id in once: a fragment that is written again after a crash doubles nothing. */
 #ifndef LEASEHOLD_COORDINATOR_TRACKERS_TRACKIO_H
 #define LEASEHOLD_COORDINATOR_TRACKERS_TRACKIO_H
 

@@ -1,8 +1,8 @@
 /* The files of the trainer's model, as the trainer serves them: config.json, tokenizer.json and, where there are such,
  * generation_config.json, tokenizer_config.json and chat_template.jinja.
  *
- * Called by start.c on the driver's thread and by run_check.c on an HTTP worker's thread; each file is one request with a
- * deadline.  The caller owns the files, also after a failure.  Read by run/run_context.c. */
+ * Called by start.c on the driver's thread and by run_check.c on an HTTP worker's thread; each file is one request with
+ * a deadline.  The caller owns the files, also after a failure.  Read by run/run_context.c. */
 #ifndef LEASEHOLD_COORDINATOR_TRAINER_MODEL_FILES_H
 #define LEASEHOLD_COORDINATOR_TRAINER_MODEL_FILES_H
 

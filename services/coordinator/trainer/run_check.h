@@ -1,12 +1,12 @@
-/* Checks whether a posted run can work.  A fault that would stop it at its opening or later is refused at once: a start that
- * does not exist, any bad line of its datasets, a configuration that the trainer cannot carry out.
+/* Checks whether a posted run can work.  A fault that would stop it at its opening or later is refused at once: a start
+ * that does not exist, any bad line of its datasets, a configuration that the trainer cannot carry out.
  *
  *   POST /v1/runs --> run_config.c (the configuration alone) --> here (files, database, trainer) --> queued --> driver/start.c
  *                        here, longer than --check-ms --> checking --driver/late_check.c--> here again --> queued
  *
- * Called by route_runs.c and late_check.c on threads that may block: it reads whole datasets and asks the trainer.  When no
- * trainer is there or it does not answer, only what needs neither model nor trainer is checked.  The rest shows when the run
- * is opened, and so does whatever changes in between.  Writes nothing. */
+ * Called by route_runs.c and late_check.c on threads that may block: it reads whole datasets and asks the trainer.
+ * When no trainer is there or it does not answer, only what needs neither model nor trainer is checked.  The rest shows
+ * when the run is opened, and so does whatever changes in between.  Writes nothing. */
 #ifndef LEASEHOLD_COORDINATOR_TRAINER_RUN_CHECK_H
 #define LEASEHOLD_COORDINATOR_TRAINER_RUN_CHECK_H
 

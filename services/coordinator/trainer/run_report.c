@@ -46,7 +46,8 @@ static void tokenizer_write(const struct run_context *x, struct json_writer *w) 
 
 /* ---- the verifier ---- */
 
-/* How an expected answer may be written as a completion.  The first form under which the most of them pass is reported. */
+/* How an expected answer may be written as a completion.  The first form under which the most of them pass is
+ * reported. */
 static const struct {
   const char *name, *before, *after;
 } FORMS[] = {{"bare", "", ""},

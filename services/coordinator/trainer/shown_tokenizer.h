@@ -1,12 +1,13 @@
 /* The tokenizer of the model that the trainer holds, for showing tokens while no run is active.
  *
- * Fetched from the trainer and parsed once for each incarnation of a trainer, which keeps one model all its life, and kept until
- * another incarnation's is asked for: a tokenizer.json has megabytes, and people look at one group after the other.
+ * Fetched from the trainer and parsed once for each incarnation of a trainer, which keeps one model all its life, and
+ * kept until another incarnation's is asked for: a tokenizer.json has megabytes, and people look at one group after the
+ * other.
  *
  *   shown_tokenizer_take  -->  the kept one, or one request to the trainer with a deadline  -->  shown_tokenizer_give
  *
- * Any thread; one is kept in the process, and freed when the last who took it has given it back and another is kept.  Called by
- * api/route_rollouts.c on an HTTP worker's thread. */
+ * Any thread; one is kept in the process, and freed when the last who took it has given it back and another is kept.
+ * Called by api/route_rollouts.c on an HTTP worker's thread. */
 #ifndef LEASEHOLD_COORDINATOR_TRAINER_SHOWN_TOKENIZER_H
 #define LEASEHOLD_COORDINATOR_TRAINER_SHOWN_TOKENIZER_H
 

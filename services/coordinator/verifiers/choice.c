@@ -46,9 +46,11 @@ static char letter_of(const char *text, size_t len) {
 static char answered(const char *text, size_t len) {
   const char *inner;
   size_t inner_len;
-  if (math_boxed(text, len, &inner, &inner_len) || math_phrase(text, len, &inner, &inner_len)) return letter_of(inner, inner_len);
+  if (math_boxed(text, len, &inner, &inner_len) || math_phrase(text, len, &inner, &inner_len))
+    return letter_of(inner, inner_len);
   for (size_t i = len; i-- > 0;)
-    if (text[i] == '(' && i + 2 < len && is_choice(text[i + 1]) && text[i + 2] == ')') return (char)toupper((unsigned char)text[i + 1]);
+    if (text[i] == '(' && i + 2 < len && is_choice(text[i + 1]) && text[i + 2] == ')')
+      return (char)toupper((unsigned char)text[i + 1]);
   size_t end = len, from;
   while (end > 0 && isspace((unsigned char)text[end - 1])) end--;
   for (from = end; from > 0 && text[from - 1] != '\n'; from--) continue;

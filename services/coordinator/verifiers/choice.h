@@ -1,8 +1,9 @@
 /* Verifier `choice`: which of several letters is the completion's answer?
  *
- * The answer is the last \boxed{} or what follows the last "answer is" (math_answer.h), and its first letter that stands alone: "B", "(B)",
- * "**B**", "B) Paris", "\text{(B)}".  Without such a mark: the last letter of the text in brackets, "(B)", or a last line that is one letter.
- * Letters from A to J, in either case where nothing else stands beside them.  Pure, any thread. */
+ * The answer is the last \boxed{} or what follows the last "answer is" (math_answer.h), and its first letter that
+ * stands alone: "B", "(B)", "**B**", "B) Paris", "\text{(B)}".  Without such a mark: the last letter of the text in
+ * brackets, "(B)", or a last line that is one letter.  Letters from A to J, in either case where nothing else stands
+ * beside them.  Pure, any thread. */
 #ifndef LEASEHOLD_COORDINATOR_VERIFIERS_CHOICE_H
 #define LEASEHOLD_COORDINATOR_VERIFIERS_CHOICE_H
 

@@ -171,7 +171,8 @@ bool complex_sqrt(struct complex_value *out, struct complex_value a) {
     return true;
   }
   const double re = __builtin_sqrt((size + absolute(a.re)) / 2), im = absolute(a.im) / (2 * re);
-  *out = a.re >= 0 ? (struct complex_value){re, a.im < 0 ? -im : im, err} : (struct complex_value){im, a.im < 0 ? -re : re, err};
+  *out = a.re >= 0 ? (struct complex_value){re, a.im < 0 ? -im : im, err}
+                   : (struct complex_value){im, a.im < 0 ? -re : re, err};
   return true;
 }
 
@@ -188,7 +189,8 @@ bool complex_whole_power(struct complex_value *out, struct complex_value a, long
 
 bool complex_power(struct complex_value *out, struct complex_value a, struct complex_value b) {
   struct complex_value l;
-  if (b.im == 0 && b.err == 0 && absolute(b.re) <= 4096 && b.re == (double)(long)b.re) return complex_whole_power(out, a, (long)b.re);
+  if (b.im == 0 && b.err == 0 && absolute(b.re) <= 4096 && b.re == (double)(long)b.re)
+    return complex_whole_power(out, a, (long)b.re);
   if (a.re == 0 && a.im == 0 && a.err == 0 && b.re > 0) {
     *out = a;
     return true;

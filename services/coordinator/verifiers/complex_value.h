@@ -1,8 +1,8 @@
 /* Complex numbers in doubles, each with a bound on its error, and the elementary functions of them.
  *
- * Only +, -, *, / and the square root of doubles are used, which IEEE 754 defines to the last bit, so that a value is the same on
- * every machine: no libm, whose last bits are its own.  The bound is a running one (what the operands' errors may make of the result,
- * and the rounding), so that a comparison knows what it can tell apart.  Pure. */
+ * Only +, -, *, / and the square root of doubles are used, which IEEE 754 defines to the last bit, so that a value is
+ * the same on every machine: no libm, whose last bits are its own.  The bound is a running one (what the operands'
+ * errors may make of the result, and the rounding), so that a comparison knows what it can tell apart.  Pure. */
 #ifndef LEASEHOLD_COORDINATOR_VERIFIERS_COMPLEX_VALUE_H
 #define LEASEHOLD_COORDINATOR_VERIFIERS_COMPLEX_VALUE_H
 

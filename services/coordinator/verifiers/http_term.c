@@ -24,7 +24,8 @@ bool http_term_secure(const char *url) { return strncmp(url, "https://", 8) == 0
 enum rc http_term_host(const char *url, const char **host, size_t *len, int *port, struct err *err) {
   const bool secure = http_term_secure(url);
   if (!secure && strncmp(url, "http://", 7) != 0)
-    return err_set(err, RC_INVALID, "url", "expected http://host:port/path or https://host:port/path, got '%.60s'", url);
+    return err_set(err, RC_INVALID, "url", "expected http://host:port/path or https://host:port/path, got '%.60s'",
+                   url);
   *host = strstr(url, "//") + 2;
   const bool is_v6 = **host == '[';
   *len = is_v6 ? strcspn(*host, "]") + 1 : strcspn(*host, ":/?");
@@ -32,9 +33,11 @@ enum rc http_term_host(const char *url, const char **host, size_t *len, int *por
   for (const char *p = url; *p; p++) {
     const bool ends = p >= *host && p < behind && strchr("@#", *p);
     if ((unsigned char)*p <= ' ' || *p == 127 || *p == '#' || ends)
-      return err_set(err, RC_INVALID, "url", "expected http://host:port/path without spaces, names and passwords, got '%.60s'", url);
+      return err_set(err, RC_INVALID, "url",
+                     "expected http://host:port/path without spaces, names and passwords, got '%.60s'", url);
   }
-  if (*len == 0 || (is_v6 && !strchr(*host, ']'))) return err_set(err, RC_INVALID, "url", "expected http://host:port/path, got '%.60s'", url);
+  if (*len == 0 || (is_v6 && !strchr(*host, ']')))
+    return err_set(err, RC_INVALID, "url", "expected http://host:port/path, got '%.60s'", url);
   *port = secure ? 443 : 80;
   return *behind == ':' ? port_read(port, behind + 1, err) : RC_OK;
 }
@@ -45,8 +48,12 @@ enum rc http_term_read(const struct http_term **out, const struct json *v, struc
   int index = 0, port;
   struct http_term *t = arena_alloc(arena, 1, sizeof *t);
   if (!t) return err_set(err, RC_NO_MEMORY, NULL, "a reward server's configuration was refused memory");
-  t->policy = (struct reward_policy){
-      .concurrency = 4, .retries = 1000, .breaker_failures = 5, .timeout_ms = 30000, .deadline_ms = 600000, .breaker_ms = 1000};
+  t->policy = (struct reward_policy){.concurrency = 4,
+                                     .retries = 1000,
+                                     .breaker_failures = 5,
+                                     .timeout_ms = 30000,
+                                     .deadline_ms = 600000,
+                                     .breaker_ms = 1000};
   struct reward_policy *p = &t->policy;
   const struct json_field fields[] = {
       {.name = "url", .kind = FIELD_STRING, .target = &t->url, .required = true, .min = 1, .max = LIMIT_URL_MAX - 1},

@@ -10,9 +10,27 @@
 
 enum { DEPTH_MAX = 32, VALUE_BYTES_MAX = 1 << 20 };
 
-static const char *const keys[] = {"type", "enum", "const", "properties", "required", "additionalProperties", "items", "minItems", "maxItems",
-                                   "minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "anyOf", "title",
-                                   "description", "$schema", "default", "examples"};
+static const char *const keys[] = {"type",
+                                   "enum",
+                                   "const",
+                                   "properties",
+                                   "required",
+                                   "additionalProperties",
+                                   "items",
+                                   "minItems",
+                                   "maxItems",
+                                   "minLength",
+                                   "maxLength",
+                                   "minimum",
+                                   "maximum",
+                                   "exclusiveMinimum",
+                                   "exclusiveMaximum",
+                                   "anyOf",
+                                   "title",
+                                   "description",
+                                   "$schema",
+                                   "default",
+                                   "examples"};
 static const char *const types[] = {"null", "boolean", "integer", "number", "string", "array", "object"};
 
 static bool known(const char *name, const char *const *names, size_t count) {
@@ -32,12 +50,14 @@ static enum rc schema_check(const struct json *s, int depth, struct err *err);
 
 static enum rc member_check(const char *key, const struct json *v, int depth, struct err *err) {
   enum rc rc = RC_OK;
-  if (!known(key, keys, sizeof keys / sizeof *keys)) return err_set(err, RC_INVALID, "schema", "the key `%.60s` is not supported", key);
+  if (!known(key, keys, sizeof keys / sizeof *keys))
+    return err_set(err, RC_INVALID, "schema", "the key `%.60s` is not supported", key);
   if (strcmp(key, "type") == 0) {
     const bool many = json_type_of(v) == JSON_ARRAY;
     for (size_t i = 0; i < (many ? json_length(v) : 1); i++) {
       const char *name = json_word(many ? json_at(v, i) : v);
-      if (!name || !known(name, types, sizeof types / sizeof *types)) return err_set(err, RC_INVALID, "schema", "expected a type's name in `type`");
+      if (!name || !known(name, types, sizeof types / sizeof *types))
+        return err_set(err, RC_INVALID, "schema", "expected a type's name in `type`");
     }
     return RC_OK;
   }
@@ -45,7 +65,8 @@ static enum rc member_check(const char *key, const struct json *v, int depth, st
     const char *name;
     const struct json *inner;
     rc = shape(v, JSON_OBJECT, "schema", err);
-    for (void *cursor = NULL; rc == RC_OK && json_next(v, &cursor, &name, &inner);) rc = schema_check(inner, depth + 1, err);
+    for (void *cursor = NULL; rc == RC_OK && json_next(v, &cursor, &name, &inner);)
+      rc = schema_check(inner, depth + 1, err);
     return rc;
   }
   if (strcmp(key, "items") == 0) return schema_check(v, depth + 1, err);
@@ -62,7 +83,9 @@ static enum rc member_check(const char *key, const struct json *v, int depth, st
   }
   if (strcmp(key, "additionalProperties") == 0) return shape(v, JSON_BOOL, "schema", err);
   if (strncmp(key, "min", 3) == 0 || strncmp(key, "max", 3) == 0 || strncmp(key, "exclusive", 9) == 0)
-    return json_type_of(v) == JSON_INT || json_type_of(v) == JSON_REAL ? RC_OK : err_set(err, RC_INVALID, "schema", "expected a number in `%.40s`", key);
+    return json_type_of(v) == JSON_INT || json_type_of(v) == JSON_REAL
+               ? RC_OK
+               : err_set(err, RC_INVALID, "schema", "expected a number in `%.40s`", key);
   return RC_OK;
 }
 
@@ -70,7 +93,8 @@ static enum rc schema_check(const struct json *s, int depth, struct err *err) {
   const char *key;
   const struct json *v;
   enum rc rc = shape(s, JSON_OBJECT, "schema", err);
-  if (depth > DEPTH_MAX) return err_set(err, RC_INVALID, "schema", "expected at most %d schemas within each other", DEPTH_MAX);
+  if (depth > DEPTH_MAX)
+    return err_set(err, RC_INVALID, "schema", "expected at most %d schemas within each other", DEPTH_MAX);
   for (void *cursor = NULL; rc == RC_OK && json_next(s, &cursor, &key, &v);) rc = member_check(key, v, depth, err);
   return rc;
 }
@@ -145,13 +169,15 @@ static bool bounded(const struct json *s, double n, const char *least, const cha
 
 static bool number_fits(const struct json *s, double n) {
   const struct json *above = json_get(s, "exclusiveMinimum"), *below = json_get(s, "exclusiveMaximum");
-  return bounded(s, n, "minimum", "maximum") && !(above && n <= json_number(above)) && !(below && n >= json_number(below));
+  return bounded(s, n, "minimum", "maximum") && !(above && n <= json_number(above)) &&
+         !(below && n >= json_number(below));
 }
 
 static bool admits(struct judging *j, const struct json *s, const struct json *v, int depth);
 
 static bool object_fits(struct judging *j, const struct json *s, const struct json *v, int depth) {
-  const struct json *properties = json_get(s, "properties"), *required = json_get(s, "required"), *more = json_get(s, "additionalProperties"), *inner;
+  const struct json *properties = json_get(s, "properties"), *required = json_get(s, "required"),
+                    *more = json_get(s, "additionalProperties"), *inner;
   const char *key;
   for (size_t i = 0; required && i < json_length(required); i++)
     if (!json_get(v, json_word(json_at(required, i)))) return no(j, "lacks the key ", json_word(json_at(required, i)));
@@ -164,7 +190,8 @@ static bool object_fits(struct judging *j, const struct json *s, const struct js
 }
 
 static bool admits(struct judging *j, const struct json *s, const struct json *v, int depth) {
-  const struct json *choices = json_get(s, "enum"), *fixed = json_get(s, "const"), *any = json_get(s, "anyOf"), *items = json_get(s, "items");
+  const struct json *choices = json_get(s, "enum"), *fixed = json_get(s, "const"), *any = json_get(s, "anyOf"),
+                    *items = json_get(s, "items");
   if (++j->steps > LIMIT_VERIFIER_STEPS || depth > DEPTH_MAX) return no(j, "too many steps", "");
   if (!type_fits(v, json_get(s, "type"))) return no(j, "wrong type: ", json_type_name(json_type_of(v)));
   if (fixed && !equal(j, fixed, v, 0)) return no(j, "not the value of `const`", "");
@@ -182,9 +209,11 @@ static bool admits(struct judging *j, const struct json *s, const struct json *v
   switch (json_type_of(v)) {
     case JSON_INT:
     case JSON_REAL: return number_fits(s, json_number(v)) || no(j, "number out of bounds", "");
-    case JSON_STRING: return bounded(s, (double)json_characters(v), "minLength", "maxLength") || no(j, "length out of bounds", "");
+    case JSON_STRING:
+      return bounded(s, (double)json_characters(v), "minLength", "maxLength") || no(j, "length out of bounds", "");
     case JSON_ARRAY:
-      if (!bounded(s, (double)json_length(v), "minItems", "maxItems")) return no(j, "number of items out of bounds", "");
+      if (!bounded(s, (double)json_length(v), "minItems", "maxItems"))
+        return no(j, "number of items out of bounds", "");
       for (size_t i = 0; items && i < json_length(v); i++)
         if (!admits(j, items, json_at(v, i), depth + 1)) return false;
       return true;
@@ -218,8 +247,10 @@ static void value_find(const char **text, size_t *len) {
   *len = inner;
 }
 
-static enum rc schema_read(struct json **root, const struct json **schema, const char *text, const char *extra, struct err *err) {
-  enum rc rc = text ? json_parse(root, text, strlen(text), JSON_SCHEMA_BYTES_MAX, err) : json_parse(root, extra, strlen(extra), 0, err);
+static enum rc schema_read(struct json **root, const struct json **schema, const char *text, const char *extra,
+                           struct err *err) {
+  enum rc rc = text ? json_parse(root, text, strlen(text), JSON_SCHEMA_BYTES_MAX, err)
+                    : json_parse(root, extra, strlen(extra), 0, err);
   if (rc != RC_OK) return rc;
   *schema = text ? *root : json_get(*root, "schema");
   if (*schema) return RC_OK;

@@ -1,9 +1,10 @@
 /* Verifier `json_schema`: the completion is a JSON value that the schema admits.
  *
- * The value is the content of the last fenced block ("```json ... ```"), else all of the completion.  Of JSON Schema it knows: type, enum, const,
- * properties, required, additionalProperties (true or false), items (one schema), minItems, maxItems, minLength, maxLength, minimum, maximum,
- * exclusiveMinimum, exclusiveMaximum, anyOf, and the annotations title, description, $schema, default, examples; a schema with another key is
- * refused by its name.  Numbers are compared as doubles, 1.0 is an integer.  Pure but for the memory of both documents; bounded by counted steps. */
+ * The value is the content of the last fenced block ("```json ... ```"), else all of the completion.  Of JSON Schema it
+ * knows: type, enum, const, properties, required, additionalProperties (true or false), items (one schema), minItems,
+ * maxItems, minLength, maxLength, minimum, maximum, exclusiveMinimum, exclusiveMaximum, anyOf, and the annotations
+ * title, description, $schema, default, examples; a schema with another key is refused by its name.  Numbers are
+ * compared as doubles, 1.0 is an integer.  Pure but for the memory of both documents; bounded by counted steps. */
 #ifndef LEASEHOLD_COORDINATOR_VERIFIERS_JSON_SCHEMA_H
 #define LEASEHOLD_COORDINATOR_VERIFIERS_JSON_SCHEMA_H
 

@@ -30,9 +30,11 @@ static bool same_letters(const char *a, size_t n, const char *b, size_t m) {
   }
 }
 
-static bool readings_equal(const struct math_answer *gold, const struct math_answer *answer, bool thousands, bool *readable) {
+static bool readings_equal(const struct math_answer *gold, const struct math_answer *answer, bool thousands,
+                           bool *readable) {
   struct math_tree g, a;
-  if (!math_parse(&g, gold->text, gold->len, thousands) || !math_parse(&a, answer->text, answer->len, thousands)) return false;
+  if (!math_parse(&g, gold->text, gold->len, thousands) || !math_parse(&a, answer->text, answer->len, thousands))
+    return false;
   *readable = true;
   return math_equal(&g, &a, gold->text, gold->len, answer->text, answer->len);
 }
@@ -46,7 +48,8 @@ void math_verify(const char *completion, size_t len, const char *gold_text, stru
     snprintf(out->detail, sizeof out->detail, "no answer in the completion");
     return;
   }
-  const bool equal = readings_equal(&gold, &answer, true, &readable) || readings_equal(&gold, &answer, false, &readable) ||
+  const bool equal = readings_equal(&gold, &answer, true, &readable) ||
+                     readings_equal(&gold, &answer, false, &readable) ||
                      (gold.len > 0 && same_letters(gold.text, gold.len, answer.text, answer.len));
   out->well_formed = readable || equal;
   out->reward = equal ? 1 : 0;

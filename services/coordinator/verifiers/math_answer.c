@@ -157,7 +157,8 @@ bool math_phrase(const char *text, size_t len, const char **inner, size_t *inner
   }
   if (!from) return false;
   size_t to = from;
-  while (to < len && to - from < PHRASE_MAX && (text[to] != '\n' || to == from || isspace((unsigned char)text[to - 1]) || text[to - 1] == ':')) {
+  while (to < len && to - from < PHRASE_MAX &&
+         (text[to] != '\n' || to == from || isspace((unsigned char)text[to - 1]) || text[to - 1] == ':')) {
     const bool sentence = text[to] == '.' && to + 1 < len && isspace((unsigned char)text[to + 1]) && to > from;
     if (sentence) break;
     to++;
@@ -171,7 +172,8 @@ bool math_phrase(const char *text, size_t len, const char **inner, size_t *inner
 /* A short text that is a formula and nothing else, or a few words. */
 static bool is_alone(const char *text, size_t len) {
   struct math_tree t;
-  return len > 0 && len <= ALONE_MAX && math_parse(&t, text, len, true) && (t.nodes[t.root].op != MATH_TEXT || len <= WORDS_MAX);
+  return len > 0 && len <= ALONE_MAX && math_parse(&t, text, len, true) &&
+         (t.nodes[t.root].op != MATH_TEXT || len <= WORDS_MAX);
 }
 
 bool math_answer_find(struct math_answer *out, const char *text, size_t len) {
@@ -188,6 +190,7 @@ bool math_answer_find(struct math_answer *out, const char *text, size_t len) {
   if (is_alone(out->text, out->len)) return true;
   if (number_last(text, len, &last) != NUMBER_ALONE || !last.exact) return false;
   out->text = out->joined;
-  out->len = (size_t)snprintf(out->joined, sizeof out->joined, "%lld/%lld", (long long)last.value.num, (long long)last.value.den);
+  out->len = (size_t)snprintf(out->joined, sizeof out->joined, "%lld/%lld", (long long)last.value.num,
+                              (long long)last.value.den);
   return true;
 }

@@ -7,7 +7,14 @@
 #include "common/base/digest.h"
 #include "services/coordinator/verifiers/math_numeric.h"
 
-enum { POINTS = 6, POINTS_NEEDED = 3, FORMULAS_MAX = 400, PAIRS_MAX = 5000, WORDS_MAX = 256, PIECES_MAX = 2 * MATH_ITEMS_MAX };
+enum {
+  POINTS = 6,
+  POINTS_NEEDED = 3,
+  FORMULAS_MAX = 400,
+  PAIRS_MAX = 5000,
+  WORDS_MAX = 256,
+  PIECES_MAX = 2 * MATH_ITEMS_MAX
+};
 
 /* One side of a comparison: a node of its tree. */
 struct side {
@@ -38,7 +45,8 @@ static bool contains(const struct math_tree *t, int node, enum math_op op) {
 /* ---- words ---- */
 
 static size_t words_of(char *out, const char *text, size_t len) {
-  static const char *const type[] = {"text", "textbf", "textit", "textrm", "mathrm", "mathbf", "mbox", "left", "right", "boxed"};
+  static const char *const type[] = {"text",   "textbf", "textit", "textrm", "mathrm",
+                                     "mathbf", "mbox",   "left",   "right",  "boxed"};
   size_t n = 0;
   for (size_t i = 0; i < len && n < WORDS_MAX; i++) {
     if (text[i] == '\\') {
@@ -107,7 +115,8 @@ static bool rounds_to(struct complex_value a, struct complex_value b) {
 
 static bool constant(struct side s) { return !contains(s.t, s.node, MATH_SYMBOL); }
 
-static enum math_known numeric_pair(struct side a, struct side b, const struct math_reading *r, struct complex_value *x, struct complex_value *y) {
+static enum math_known numeric_pair(struct side a, struct side b, const struct math_reading *r, struct complex_value *x,
+                                    struct complex_value *y) {
   struct math_reading ra = *r, rb = *r;
   ra.sign = a.sign;
   rb.sign = b.sign;
@@ -209,7 +218,8 @@ static int make(struct math_tree *t, enum math_op op, int a, int b) {
 }
 
 static struct side difference(struct side relation) {
-  return (struct side){relation.t, make(relation.t, MATH_SUBTRACT, at(relation, 0).node, at(relation, 1).node), relation.sign};
+  return (struct side){relation.t, make(relation.t, MATH_SUBTRACT, at(relation, 0).node, at(relation, 1).node),
+                       relation.sign};
 }
 
 /* x = k y with the same k at all points; k > 0 where the order matters. */
@@ -226,7 +236,8 @@ static bool proportional(struct comparison *c, struct side x, struct side y, boo
     if (exact && i > 0 && !math_exact_equal(math_exact_product(p, q0), math_exact_product(p0, q))) return false;
     p0 = p;
     q0 = q;
-    if (!math_numeric(x.t, x.node, &r, &a) || !math_numeric(y.t, y.node, &r, &b) || !complex_div(&ratio, a, b)) continue;
+    if (!math_numeric(x.t, x.node, &r, &a) || !math_numeric(y.t, y.node, &r, &b) || !complex_div(&ratio, a, b))
+      continue;
     if (ordered && !(ratio.re > 0)) return false;
     if (good++ == 0) first = ratio;
     if (distance(first, ratio) > 8 * (first.err + ratio.err) + 1e-10 * complex_size(first)) return false;
@@ -251,7 +262,8 @@ struct piece {
 
 static bool all_real(struct side s) {
   static const char name[] = "\\mathbb{R}";
-  return op_of(s) == MATH_SYMBOL && node_of(s)->len == (int)sizeof name - 1 && memcmp(node_of(s)->text, name, sizeof name - 1) == 0;
+  return op_of(s) == MATH_SYMBOL && node_of(s)->len == (int)sizeof name - 1 &&
+         memcmp(node_of(s)->text, name, sizeof name - 1) == 0;
 }
 
 /* "x > a", "a <= x", "a < x < b", "(a, b)", "[a, b)": one interval.  *of: the symbol's node, or MATH_NONE. */
@@ -285,7 +297,8 @@ static bool piece_of(struct side s, struct piece *out, int *of) {
     if (op_of(left) != MATH_SYMBOL) return false;
     *of = left.node;
     const bool less = r == MATH_LESS || r == MATH_LESS_EQUAL, closed = r == MATH_LESS_EQUAL || r == MATH_GREATER_EQUAL;
-    *out = less ? (struct piece){open, middle, closed ? MATH_CLOSED_RIGHT : 0} : (struct piece){middle, open, closed ? MATH_CLOSED_LEFT : 0};
+    *out = less ? (struct piece){open, middle, closed ? MATH_CLOSED_RIGHT : 0}
+                : (struct piece){middle, open, closed ? MATH_CLOSED_LEFT : 0};
     return true;
   }
   if (op_of(middle) != MATH_SYMBOL) return false;
@@ -299,7 +312,8 @@ static bool piece_of(struct side s, struct piece *out, int *of) {
   }
   if ((r != MATH_LESS && r != MATH_LESS_EQUAL) || (second != MATH_LESS && second != MATH_LESS_EQUAL)) return false;
   *of = middle.node;
-  *out = (struct piece){left, right, (r == MATH_LESS_EQUAL ? MATH_CLOSED_LEFT : 0) | (second == MATH_LESS_EQUAL ? MATH_CLOSED_RIGHT : 0)};
+  *out = (struct piece){
+      left, right, (r == MATH_LESS_EQUAL ? MATH_CLOSED_LEFT : 0) | (second == MATH_LESS_EQUAL ? MATH_CLOSED_RIGHT : 0)};
   int sign = 1;
   if (infinite(left, &sign) && sign < 0) out->from = open;
   sign = 1;
@@ -313,8 +327,10 @@ static bool ends_equal(struct comparison *c, struct side a, struct side b) {
 }
 
 static bool pieces_equal(struct comparison *c, const struct piece *a, const struct piece *b) {
-  const int left = a->from.node == MATH_NONE ? 0 : MATH_CLOSED_LEFT, right = a->to.node == MATH_NONE ? 0 : MATH_CLOSED_RIGHT;
-  return ((a->closed ^ b->closed) & (left | right)) == 0 && ends_equal(c, a->from, b->from) && ends_equal(c, a->to, b->to);
+  const int left = a->from.node == MATH_NONE ? 0 : MATH_CLOSED_LEFT,
+            right = a->to.node == MATH_NONE ? 0 : MATH_CLOSED_RIGHT;
+  return ((a->closed ^ b->closed) & (left | right)) == 0 && ends_equal(c, a->from, b->from) &&
+         ends_equal(c, a->to, b->to);
 }
 
 static bool relations_equal(struct comparison *c, struct side a, struct side b) {
@@ -322,10 +338,11 @@ static bool relations_equal(struct comparison *c, struct side a, struct side b) 
   struct piece p, q;
   int of_p, of_q;
   if (piece_of(a, &p, &of_p) && piece_of(b, &q, &of_q))
-    return of_p != MATH_NONE && of_q != MATH_NONE && words_equal((struct side){a.t, of_p, 1}, (struct side){b.t, of_q, 1}) && pieces_equal(c, &p, &q);
+    return of_p != MATH_NONE && of_q != MATH_NONE &&
+           words_equal((struct side){a.t, of_p, 1}, (struct side){b.t, of_q, 1}) && pieces_equal(c, &p, &q);
   if (math_children(a.t, x) != 2 || math_children(b.t, y) != 2) return false;
-  if (x->value == MATH_EQUAL && y->value == MATH_EQUAL && is_name(at(a, 0)) && is_name(at(b, 0)) && words_equal(at(a, 0), at(b, 0)) &&
-      formulas_equal(c, at(a, 1), at(b, 1)))
+  if (x->value == MATH_EQUAL && y->value == MATH_EQUAL && is_name(at(a, 0)) && is_name(at(b, 0)) &&
+      words_equal(at(a, 0), at(b, 0)) && formulas_equal(c, at(a, 1), at(b, 1)))
     return true;
   const bool ordered = x->value != MATH_EQUAL && x->value != MATH_NOT_EQUAL, swapped = ordered && x->value != y->value;
   if (x->value != y->value && turned(x->value) != (enum math_relation)y->value) return false;
@@ -343,7 +360,9 @@ static bool relations_equal(struct comparison *c, struct side a, struct side b) 
 
 static bool sides_equal(struct comparison *c, struct side a, struct side b);
 
-static bool is_collection(enum math_op op) { return op == MATH_LIST || op == MATH_TUPLE || op == MATH_SET || op == MATH_INTERVAL || op == MATH_UNION; }
+static bool is_collection(enum math_op op) {
+  return op == MATH_LIST || op == MATH_TUPLE || op == MATH_SET || op == MATH_INTERVAL || op == MATH_UNION;
+}
 
 /* A formula with two values, neither of which is chosen. */
 static bool is_plus_minus(struct side s) {
@@ -382,7 +401,8 @@ static bool each_in(struct comparison *c, const struct side *a, int n, const str
 static bool elements_equal(struct comparison *c, struct side a, struct side b) {
   struct side x[PIECES_MAX], y[PIECES_MAX];
   const int n = elements(a, x), m = elements(b, y);
-  const bool ordered = op_of(a) == MATH_TUPLE || op_of(b) == MATH_TUPLE || op_of(a) == MATH_INTERVAL || op_of(b) == MATH_INTERVAL;
+  const bool ordered =
+      op_of(a) == MATH_TUPLE || op_of(b) == MATH_TUPLE || op_of(a) == MATH_INTERVAL || op_of(b) == MATH_INTERVAL;
   if (!ordered) return each_in(c, x, n, y, m, false) && each_in(c, y, m, x, n, true);
   for (int i = 0; i < n && n == m; i++)
     if (!sides_equal(c, x[i], y[i])) return false;
@@ -427,7 +447,8 @@ static bool is_equation(struct side s) { return op_of(s) == MATH_RELATION && nod
 
 /* Of "x = 5" the 5, where the other side has no relation. */
 static struct side value_of(struct side s, struct side other) {
-  if (is_equation(s) && op_of(other) != MATH_RELATION) return is_name(at(s, 0)) || !is_name(at(s, 1)) ? at(s, 1) : at(s, 0);
+  if (is_equation(s) && op_of(other) != MATH_RELATION)
+    return is_name(at(s, 0)) || !is_name(at(s, 1)) ? at(s, 1) : at(s, 0);
   return s;
 }
 
@@ -435,14 +456,16 @@ static bool sides_equal(struct comparison *c, struct side a, struct side b) {
   if (++c->pairs > PAIRS_MAX) return false;
   const struct side x = value_of(a, b), y = value_of(b, a);
   const enum math_op ox = op_of(x), oy = op_of(y);
-  if (is_equation(a) && !is_equation(b) && !is_name(at(a, 0)) && !is_name(at(a, 1))) return false; /* the gold is an equation to be found */
+  if (is_equation(a) && !is_equation(b) && !is_name(at(a, 0)) && !is_name(at(a, 1)))
+    return false; /* the gold is an equation to be found */
   if (ox == MATH_TEXT || oy == MATH_TEXT) return words_equal(x, y);
   if (ox == MATH_RELATION && oy == MATH_RELATION) return relations_equal(c, x, y);
   if (ox == MATH_MATRIX || oy == MATH_MATRIX) return ox == oy && matrices_equal(c, x, y);
   if (ox == MATH_EMPTY || oy == MATH_EMPTY) return ox == oy;
   struct piece p;
   int of;
-  if (is_collection(ox) || is_collection(oy) || ox == MATH_RELATION || oy == MATH_RELATION) return collections_equal(c, x, y);
+  if (is_collection(ox) || is_collection(oy) || ox == MATH_RELATION || oy == MATH_RELATION)
+    return collections_equal(c, x, y);
   if (all_real(x) != all_real(y) && piece_of(x, &p, &of) && piece_of(y, &p, &of)) return collections_equal(c, x, y);
   if (is_plus_minus(x) || is_plus_minus(y)) return elements_equal(c, x, y);
   return formulas_equal(c, x, y);
@@ -451,12 +474,38 @@ static bool sides_equal(struct comparison *c, struct side a, struct side b) {
 /* ---- units ---- */
 
 static const char *const units[][8] = {
-    {"mm", "millimeter", "millimetre"}, {"cm", "centimeter", "centimetre"}, {"m", "meter", "metre"}, {"km", "kilometer", "kilometre"},
-    {"in", "inch", "inche"}, {"ft", "foot", "feet"}, {"yd", "yard"}, {"mi", "mile"}, {"g", "gram"}, {"kg", "kilogram"},
-    {"lb", "pound"}, {"oz", "ounce"}, {"sec", "second"}, {"min", "minute"}, {"hr", "hour"}, {"day"}, {"week"}, {"month"}, {"year"},
-    {"dollar", "usd"}, {"cent"}, {"liter", "litre"}, {"ml", "milliliter"}, {"mph", "milesperhour"}, {"kmh", "kilometersperhour"},
-    {"cm2", "squarecm", "squarecentimeter", "sqcm"}, {"m2", "squaremeter", "squaremetre", "sqm"}, {"in2", "squareinch", "squareinche"},
-    {"ft2", "squarefeet", "squarefoot", "sqft"}, {"cm3", "cubiccm", "cubiccentimeter"}, {"m3", "cubicmeter"}, {"ft3", "cubicfeet"},
+    {"mm", "millimeter", "millimetre"},
+    {"cm", "centimeter", "centimetre"},
+    {"m", "meter", "metre"},
+    {"km", "kilometer", "kilometre"},
+    {"in", "inch", "inche"},
+    {"ft", "foot", "feet"},
+    {"yd", "yard"},
+    {"mi", "mile"},
+    {"g", "gram"},
+    {"kg", "kilogram"},
+    {"lb", "pound"},
+    {"oz", "ounce"},
+    {"sec", "second"},
+    {"min", "minute"},
+    {"hr", "hour"},
+    {"day"},
+    {"week"},
+    {"month"},
+    {"year"},
+    {"dollar", "usd"},
+    {"cent"},
+    {"liter", "litre"},
+    {"ml", "milliliter"},
+    {"mph", "milesperhour"},
+    {"kmh", "kilometersperhour"},
+    {"cm2", "squarecm", "squarecentimeter", "sqcm"},
+    {"m2", "squaremeter", "squaremetre", "sqm"},
+    {"in2", "squareinch", "squareinche"},
+    {"ft2", "squarefeet", "squarefoot", "sqft"},
+    {"cm3", "cubiccm", "cubiccentimeter"},
+    {"m3", "cubicmeter"},
+    {"ft3", "cubicfeet"},
     {"in3", "cubicinch", "cubicinche"},
 };
 
@@ -491,8 +540,8 @@ static bool strip_letter(struct math_tree *t, const struct math_tree *other) {
 
 /* ---- answers ---- */
 
-bool math_equal(struct math_tree *gold, struct math_tree *answer, const char *gold_text, size_t gold_len, const char *answer_text,
-                size_t answer_len) {
+bool math_equal(struct math_tree *gold, struct math_tree *answer, const char *gold_text, size_t gold_len,
+                const char *answer_text, size_t answer_len) {
   struct comparison c = {.seed = fnv1a(fnv1a(FNV1A_BEGIN, gold_text, gold_len), answer_text, answer_len)};
   if (gold->nodes[gold->root].op == MATH_TEXT || answer->nodes[answer->root].op == MATH_TEXT)
     if (math_same_words(gold_text, gold_len, answer_text, answer_len)) return true;

@@ -164,7 +164,8 @@ static bool rational_power(struct rational base, struct rational n, struct ratio
 
 static int64_t floor_of(struct rational q) { return q.num / q.den - (q.num % q.den < 0); }
 
-static bool rational_function(const struct math_tree *t, const struct math_node *n, const struct math_reading *r, struct rational *out) {
+static bool rational_function(const struct math_tree *t, const struct math_node *n, const struct math_reading *r,
+                              struct rational *out) {
   bool first = true;
   for (int at = n->child; at != MATH_NONE; at = t->nodes[at].next, first = false) {
     struct rational q, d;
@@ -220,7 +221,8 @@ bool math_rational(const struct math_tree *t, int node, const struct math_readin
 }
 
 /* n! and n over k, where n is whole and not too large. */
-static enum math_known counted(const struct math_node *n, struct rational a, struct rational b, struct math_element *out) {
+static enum math_known counted(const struct math_node *n, struct rational a, struct rational b,
+                               struct math_element *out) {
   struct math_element v = {1, 0}, below = {1, 0};
   const int64_t times = n->op == MATH_FACTORIAL ? a.num : b.num;
   if (a.den != 1 || b.den != 1 || a.num < 0 || times < 0 || times > FACTORIAL_MAX) return MATH_UNKNOWN;
@@ -233,11 +235,13 @@ static enum math_known counted(const struct math_node *n, struct rational a, str
   return MATH_KNOWN;
 }
 
-static enum math_known powers(const struct math_tree *t, const struct math_node *n, const struct math_reading *r, struct math_element *out) {
+static enum math_known powers(const struct math_tree *t, const struct math_node *n, const struct math_reading *r,
+                              struct math_element *out) {
   const int exponent = n->op == MATH_FUNCTION ? n->child : t->nodes[n->child].next;
   struct rational k, q;
   if (exponent == MATH_NONE || !math_rational(t, exponent, r, &k)) return MATH_UNKNOWN;
-  struct math_element base = {math_symbol_bits(t, &(struct math_node){.op = MATH_E, .child = MATH_NONE, .next = MATH_NONE}, r->seed) % P, 0};
+  struct math_element base = {
+      math_symbol_bits(t, &(struct math_node){.op = MATH_E, .child = MATH_NONE, .next = MATH_NONE}, r->seed) % P, 0};
   enum math_known known = MATH_KNOWN;
   if (k.num > EXPONENT_MAX || k.num < -EXPONENT_MAX) return MATH_UNKNOWN;
   if (k.den == 2 && n->op == MATH_POWER && math_rational(t, n->child, r, &q) && q.num >= 0)
@@ -275,14 +279,17 @@ static enum math_known high_root(struct rational q, int64_t index, struct math_e
   return element_of((struct rational){q.num < 0 ? -parts[0] : parts[0], parts[1]}, out);
 }
 
-static enum math_known roots(const struct math_tree *t, const struct math_node *n, const struct math_reading *r, struct math_element *out) {
+static enum math_known roots(const struct math_tree *t, const struct math_node *n, const struct math_reading *r,
+                             struct math_element *out) {
   const int index = t->nodes[n->child].next;
   struct rational q, k = {2, 1};
-  if (!math_rational(t, n->child, r, &q) || (index != MATH_NONE && !math_rational(t, index, r, &k)) || k.den != 1) return MATH_UNKNOWN;
+  if (!math_rational(t, n->child, r, &q) || (index != MATH_NONE && !math_rational(t, index, r, &k)) || k.den != 1)
+    return MATH_UNKNOWN;
   return k.num == 2 ? root_of(q, out) : high_root(q, k.num, out);
 }
 
-static enum math_known operation(const struct math_tree *t, const struct math_node *n, const struct math_reading *r, struct math_element *out) {
+static enum math_known operation(const struct math_tree *t, const struct math_node *n, const struct math_reading *r,
+                                 struct math_element *out) {
   struct math_element a, b = {0, 0};
   const int second = t->nodes[n->child].next;
   enum math_known known = math_exact(t, n->child, r, &a);
@@ -308,7 +315,8 @@ static enum math_known operation(const struct math_tree *t, const struct math_no
   }
 }
 
-enum math_known math_exact(const struct math_tree *t, int node, const struct math_reading *r, struct math_element *out) {
+enum math_known math_exact(const struct math_tree *t, int node, const struct math_reading *r,
+                           struct math_element *out) {
   const struct math_node *n = &t->nodes[node];
   struct rational a, b = {0, 1};
   switch (n->op) {

@@ -60,20 +60,44 @@ static const struct word commands[] = {
 };
 
 /* Words without a backslash that mean the command; longer than a product of letters would be. */
-static const char *const plain[] = {"sqrt",  "pi",  "sin",    "cos",    "tan",    "cot",  "sec", "csc", "arcsin", "arccos", "arctan",
-                                    "ln",    "log", "exp",    "infty",  "infinity", "inf", "cup", "min", "max",    "gcd",    "lcm"};
+static const char *const plain[] = {"sqrt",   "pi",     "sin",    "cos", "tan", "cot", "sec",   "csc",
+                                    "arcsin", "arccos", "arctan", "ln",  "log", "exp", "infty", "infinity",
+                                    "inf",    "cup",    "min",    "max", "gcd", "lcm"};
 
 static const struct word signs[] = {
-    {"\xe2\x88\x92", '-', 0}, {"\xe2\x80\x93", '-', 0}, {"\xc3\x97", '*', 0}, {"\xc2\xb7", '*', 0},
-    {"\xe2\x8b\x85", '*', 0}, {"\xc3\xb7", '/', 0}, {"\xc2\xb1", TOKEN_PLUS_MINUS, 0}, {"\xcf\x80", TOKEN_PI, 0},
-    {"\xe2\x88\x9a", TOKEN_ROOT, 1}, {"\xe2\x88\x9e", TOKEN_INFINITY, 0}, {"\xe2\x89\xa4", TOKEN_LESS_EQUAL, 0},
-    {"\xe2\x89\xa5", TOKEN_GREATER_EQUAL, 0}, {"\xe2\x89\xa0", TOKEN_NOT_EQUAL, 0}, {"\xe2\x89\x88", '=', 0},
-    {"\xe2\x88\xaa", TOKEN_UNION, 0}, {"\xe2\x88\x88", TOKEN_IN, 0}, {"\xe2\x88\x85", TOKEN_EMPTY, 0},
-    {"\xc2\xb0", TOKEN_DEGREE, 0}, {"\xc2\xbd", TOKEN_HALF, 12}, {"\xc2\xbc", TOKEN_HALF, 14},
-    {"\xc2\xbe", TOKEN_HALF, 34}, {"\xe2\x85\x93", TOKEN_HALF, 13}, {"\xe2\x85\x94", TOKEN_HALF, 23},
-    {"\xc2\xb2", '^', 2}, {"\xc2\xb3", '^', 3}, {"\xc2\xa0", DROPPED, 0}, {"\xe2\x80\x89", DROPPED, 0},
-    {"\xe2\x82\xac", DROPPED, 0}, {"\xc2\xa3", DROPPED, 0}, {"\xce\xb1", TOKEN_SYMBOL, 0}, {"\xce\xb2", TOKEN_SYMBOL, 0},
-    {"\xce\xb8", TOKEN_SYMBOL, 0}, {"\xce\xbb", TOKEN_SYMBOL, 0},
+    {"\xe2\x88\x92", '-', 0},
+    {"\xe2\x80\x93", '-', 0},
+    {"\xc3\x97", '*', 0},
+    {"\xc2\xb7", '*', 0},
+    {"\xe2\x8b\x85", '*', 0},
+    {"\xc3\xb7", '/', 0},
+    {"\xc2\xb1", TOKEN_PLUS_MINUS, 0},
+    {"\xcf\x80", TOKEN_PI, 0},
+    {"\xe2\x88\x9a", TOKEN_ROOT, 1},
+    {"\xe2\x88\x9e", TOKEN_INFINITY, 0},
+    {"\xe2\x89\xa4", TOKEN_LESS_EQUAL, 0},
+    {"\xe2\x89\xa5", TOKEN_GREATER_EQUAL, 0},
+    {"\xe2\x89\xa0", TOKEN_NOT_EQUAL, 0},
+    {"\xe2\x89\x88", '=', 0},
+    {"\xe2\x88\xaa", TOKEN_UNION, 0},
+    {"\xe2\x88\x88", TOKEN_IN, 0},
+    {"\xe2\x88\x85", TOKEN_EMPTY, 0},
+    {"\xc2\xb0", TOKEN_DEGREE, 0},
+    {"\xc2\xbd", TOKEN_HALF, 12},
+    {"\xc2\xbc", TOKEN_HALF, 14},
+    {"\xc2\xbe", TOKEN_HALF, 34},
+    {"\xe2\x85\x93", TOKEN_HALF, 13},
+    {"\xe2\x85\x94", TOKEN_HALF, 23},
+    {"\xc2\xb2", '^', 2},
+    {"\xc2\xb3", '^', 3},
+    {"\xc2\xa0", DROPPED, 0},
+    {"\xe2\x80\x89", DROPPED, 0},
+    {"\xe2\x82\xac", DROPPED, 0},
+    {"\xc2\xa3", DROPPED, 0},
+    {"\xce\xb1", TOKEN_SYMBOL, 0},
+    {"\xce\xb2", TOKEN_SYMBOL, 0},
+    {"\xce\xb8", TOKEN_SYMBOL, 0},
+    {"\xce\xbb", TOKEN_SYMBOL, 0},
 };
 
 struct lexer {
@@ -128,11 +152,13 @@ static void number(struct lexer *l) {
     } else if (!point && !exponent && (skip = separator(l, l->at, leading)) > 0) {
       l->at += skip;
       leading = 0;
-    } else if (!point && !exponent && l->text[l->at] == '.' && (digit(l, l->at + 1) || starts(l, l->at + 1, "\\overline"))) {
+    } else if (!point && !exponent && l->text[l->at] == '.' &&
+               (digit(l, l->at + 1) || starts(l, l->at + 1, "\\overline"))) {
       point = true;
       l->at++;
     } else if (!exponent && (l->text[l->at] == 'e' || l->text[l->at] == 'E') &&
-               (digit(l, l->at + 1) || ((starts(l, l->at + 1, "-") || starts(l, l->at + 1, "+")) && digit(l, l->at + 2) && l->text[l->at] == 'E'))) {
+               (digit(l, l->at + 1) || ((starts(l, l->at + 1, "-") || starts(l, l->at + 1, "+")) &&
+                                        digit(l, l->at + 2) && l->text[l->at] == 'E'))) {
       exponent = true;
       l->at += 2;
     } else {
@@ -224,7 +250,8 @@ static void command(struct lexer *l) {
   } else if (w->kind == MATH_ARGUMENT || w->kind == TOKEN_BEGIN || w->kind == TOKEN_FINISH) {
     size_t a, b;
     if (argument(l, &a, &b))
-      emit(l, w->kind == MATH_ARGUMENT ? TOKEN_SYMBOL : w->kind, 0, w->kind == MATH_ARGUMENT ? from : a, w->kind == MATH_ARGUMENT ? l->at : b);
+      emit(l, w->kind == MATH_ARGUMENT ? TOKEN_SYMBOL : w->kind, 0, w->kind == MATH_ARGUMENT ? from : a,
+           w->kind == MATH_ARGUMENT ? l->at : b);
     else if (w->kind == MATH_ARGUMENT)
       return;
     else

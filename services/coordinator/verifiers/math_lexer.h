@@ -1,8 +1,8 @@
 /* Cuts an answer in LaTeX, or in plain signs and the Unicode ones that models write, into tokens.
  *
- * What only sets type (`\left`, `\,`, `\displaystyle`, `$`) is dropped here; different spellings of one thing ("\dfrac",
- * "\le", "≤") become one token.  Pure; no memory but the caller's array; bytes that are no LaTeX become TOKEN_UNKNOWN, which no
- * answer may contain.  Called by math_parser.c. */
+ * What only sets type (`\left`, `\,`, `\displaystyle`, `$`) is dropped here; different spellings of one thing
+ * ("\dfrac", "\le", "≤") become one token.  Pure; no memory but the caller's array; bytes that are no LaTeX become
+ * TOKEN_UNKNOWN, which no answer may contain.  Called by math_parser.c. */
 #ifndef LEASEHOLD_COORDINATOR_VERIFIERS_MATH_LEXER_H
 #define LEASEHOLD_COORDINATOR_VERIFIERS_MATH_LEXER_H
 
@@ -53,8 +53,8 @@ struct math_token {
   int len;
 };
 
-/* thousands: "1,234" is one number, else two.  Returns how many tokens there are, TOKEN_END not counted, or -1 for more than
- * max - 1. */
+/* thousands: "1,234" is one number, else two.  Returns how many tokens there are, TOKEN_END not counted, or -1 for more
+ * than max - 1. */
 int math_tokens(struct math_token *out, int max, const char *text, size_t len, bool thousands);
 
 #endif

@@ -40,7 +40,8 @@ static double point(uint64_t bits) {
   return bits & 1 ? -x : x;
 }
 
-static bool function(const struct math_tree *t, const struct math_node *n, const struct math_reading *r, struct complex_value *out) {
+static bool function(const struct math_tree *t, const struct math_node *n, const struct math_reading *r,
+                     struct complex_value *out) {
   struct complex_value a, s, c;
   struct rational q;
   const struct math_node *inner = &t->nodes[n->child];
@@ -137,7 +138,8 @@ static bool rounded(enum math_op op, struct complex_value a, struct complex_valu
   return true;
 }
 
-static bool operation(const struct math_tree *t, const struct math_node *n, const struct math_reading *r, struct complex_value *out) {
+static bool operation(const struct math_tree *t, const struct math_node *n, const struct math_reading *r,
+                      struct complex_value *out) {
   struct complex_value a, b = complex_real(0), l;
   const int second = t->nodes[n->child].next;
   if (!math_numeric(t, n->child, r, &a) || (second != MATH_NONE && !math_numeric(t, second, r, &b))) return false;
@@ -162,7 +164,9 @@ static bool operation(const struct math_tree *t, const struct math_node *n, cons
     case MATH_FACTORIAL:
     case MATH_BINOMIAL: return counted(n->op, a, b, out);
     case MATH_PERCENT: return r->hundredths ? complex_div(out, a, complex_real(100)) : (*out = a, true);
-    case MATH_DEGREE: *out = r->radians ? complex_mul(a, (struct complex_value){PI_VALUE / 180, 0, 1e-17}) : a; return true;
+    case MATH_DEGREE:
+      *out = r->radians ? complex_mul(a, (struct complex_value){PI_VALUE / 180, 0, 1e-17}) : a;
+      return true;
     case MATH_LOGARITHM: return complex_log(&a, a) && complex_log(&l, b) && complex_div(out, a, l);
     default: return false;
   }

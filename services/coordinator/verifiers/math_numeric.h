@@ -1,5 +1,5 @@
-/* Values of formulas in doubles, at points that the pair of answers decides: for what has no exact value in math_exact.h (sines,
- * logarithms, nested roots, symbols in exponents), and for answers that are approximations.
+/* Values of formulas in doubles, at points that the pair of answers decides: for what has no exact value in
+ * math_exact.h (sines, logarithms, nested roots, symbols in exponents), and for answers that are approximations.
  *
  * Pure; no libm (complex_value.h); bounded by the tree's size. */
 #ifndef LEASEHOLD_COORDINATOR_VERIFIERS_MATH_NUMERIC_H

@@ -1,5 +1,5 @@
-/* Parses by recursive descent over the tokens.  A function gives the index of the node that it made, or MATH_NONE, which ends
- * everything. */
+/* Parses by recursive descent over the tokens.  A function gives the index of the node that it made, or MATH_NONE,
+ * which ends everything. */
 #include "services/coordinator/verifiers/math_parser.h"
 
 #include <string.h>
@@ -72,12 +72,14 @@ static int number(struct parser *p, const struct math_token *k, int from, int le
 /* ---- words ---- */
 
 static bool is_and(const struct math_token *k) {
-  return (k->kind == TOKEN_WORD || k->kind == TOKEN_TEXT) && (is(k, "and") || is(k, "or") || is(k, ", and") || is(k, ", or") || is(k, "&"));
+  return (k->kind == TOKEN_WORD || k->kind == TOKEN_TEXT) &&
+         (is(k, "and") || is(k, "or") || is(k, ", and") || is(k, ", or") || is(k, "&"));
 }
 
 /* Words that are too long for a product of letters, or known. */
 static bool is_prose(const struct math_token *k) {
-  static const char *const known[] = {"yes", "Yes", "YES", "no", "No", "NO", "odd", "all", "one", "two", "six", "ten", "red", "DNE"};
+  static const char *const known[] = {"yes", "Yes", "YES", "no",  "No",  "NO",  "odd",
+                                      "all", "one", "two", "six", "ten", "red", "DNE"};
   if (is_and(k)) return false;
   if (k->kind == TOKEN_TEXT) return true;
   if (k->kind != TOKEN_WORD) return false;
@@ -87,8 +89,9 @@ static bool is_prose(const struct math_token *k) {
 }
 
 static bool is_unit(const struct math_token *k) {
-  static const char *const known[] = {"cm", "mm", "km", "kg",  "mg",  "ml",  "mL",  "ft",  "in",  "hr", "hrs", "min", "sec", "mph", "lb",
-                                      "lbs", "oz", "mi", "yd", "pm", "am", "Hz", "kW", "sq", "deg", "kmh", "rad", "th", "st", "nd", "rd", "day", "men", "USD", "per"};
+  static const char *const known[] = {"cm",  "mm",  "km",  "kg",  "mg", "ml", "mL", "ft",  "in",  "hr",  "hrs", "min",
+                                      "sec", "mph", "lb",  "lbs", "oz", "mi", "yd", "pm",  "am",  "Hz",  "kW",  "sq",
+                                      "deg", "kmh", "rad", "th",  "st", "nd", "rd", "day", "men", "USD", "per"};
   if (is_prose(k)) return true;
   for (size_t i = 0; k->kind == TOKEN_WORD && i < sizeof known / sizeof *known; i++)
     if (is(k, known[i])) return true;
@@ -107,11 +110,13 @@ static void skip_unit(struct parser *p) {
     if (is_and(k)) break;
     if (k->kind == '^' && !k->value && p->tokens[p->at + 1].kind == TOKEN_NUMBER)
       p->at++;
-    else if (k->kind == '^' && !k->value && p->tokens[p->at + 1].kind == '{' && p->tokens[p->at + 2].kind == TOKEN_NUMBER && p->tokens[p->at + 3].kind == '}')
+    else if (k->kind == '^' && !k->value && p->tokens[p->at + 1].kind == '{' &&
+             p->tokens[p->at + 2].kind == TOKEN_NUMBER && p->tokens[p->at + 3].kind == '}')
       p->at += 3;
     else if (k->kind == '/' && (p->tokens[p->at + 1].kind == TOKEN_WORD || p->tokens[p->at + 1].kind == TOKEN_TEXT))
       p->at++;
-    else if (k->kind != TOKEN_WORD && k->kind != TOKEN_TEXT && !(k->kind == '^' && k->value) && !(k->kind == '.' && p->tokens[p->at + 1].kind == TOKEN_WORD))
+    else if (k->kind != TOKEN_WORD && k->kind != TOKEN_TEXT && !(k->kind == '^' && k->value) &&
+             !(k->kind == '.' && p->tokens[p->at + 1].kind == TOKEN_WORD))
       break;
     p->at++;
     const struct math_token *read = &p->tokens[p->at - 1];
@@ -184,8 +189,9 @@ static int parse_bare_argument(struct parser *p) {
   int all = MATH_NONE;
   for (;;) {
     const int kind = peek(p)->kind;
-    const bool begins = kind == TOKEN_NUMBER || (kind == TOKEN_WORD && !is_prose(peek(p))) || kind == TOKEN_SYMBOL || kind == TOKEN_PI ||
-                        kind == TOKEN_FRACTION || kind == TOKEN_ROOT || kind == '{' || (kind == '|' && !p->bars) ||
+    const bool begins = kind == TOKEN_NUMBER || (kind == TOKEN_WORD && !is_prose(peek(p))) || kind == TOKEN_SYMBOL ||
+                        kind == TOKEN_PI || kind == TOKEN_FRACTION || kind == TOKEN_ROOT || kind == '{' ||
+                        (kind == '|' && !p->bars) ||
                         (all == MATH_NONE && (kind == '(' || kind == TOKEN_FUNCTION || kind == TOKEN_LOGARITHM));
     if (!begins || is_and(peek(p))) break;
     const bool bracket = kind == '(';
@@ -232,7 +238,8 @@ static int parse_function(struct parser *p) {
     p->t->nodes[result].op = MATH_FUNCTION;
   } else if (k.kind == TOKEN_LOGARITHM) {
     const int argument = parse_bare_argument(p);
-    result = base == MATH_NONE ? join(p, MATH_LOGARITHM, argument, leaf(p, MATH_NUMBER, "10", 2)) : join(p, MATH_LOGARITHM, argument, base);
+    result = base == MATH_NONE ? join(p, MATH_LOGARITHM, argument, leaf(p, MATH_NUMBER, "10", 2))
+                               : join(p, MATH_LOGARITHM, argument, base);
   } else {
     result = wrap(p, MATH_FUNCTION, parse_bare_argument(p));
   }
@@ -393,7 +400,8 @@ static int parse_primary(struct parser *p) {
     case TOKEN_HALF: {
       static const char digits[] = "0123456789";
       p->at++;
-      return join(p, MATH_DIVIDE, leaf(p, MATH_NUMBER, digits + k->value / 10, 1), leaf(p, MATH_NUMBER, digits + k->value % 10, 1));
+      return join(p, MATH_DIVIDE, leaf(p, MATH_NUMBER, digits + k->value / 10, 1),
+                  leaf(p, MATH_NUMBER, digits + k->value % 10, 1));
     }
     case TOKEN_FRACTION: p->at++; return parse_fraction(p, MATH_DIVIDE);
     case TOKEN_BINOMIAL: p->at++; return parse_fraction(p, MATH_BINOMIAL);

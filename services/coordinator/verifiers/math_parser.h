@@ -7,8 +7,8 @@
  *   product   [sign] power { ["*" | "/" | ":"] [sign] power } [unit]      a sign not without the operator
  *   power     primary { "^" power | "!" | "%" | degree | subscript }
  *
- * Everything must be read: what is left over makes the answer unreadable.  Pure, bounded by the sizes of math_tree.h, no memory but
- * the caller's tree. */
+ * Everything must be read: what is left over makes the answer unreadable.  Pure, bounded by the sizes of math_tree.h,
+ * no memory but the caller's tree. */
 #ifndef LEASEHOLD_COORDINATOR_VERIFIERS_MATH_PARSER_H
 #define LEASEHOLD_COORDINATOR_VERIFIERS_MATH_PARSER_H
 

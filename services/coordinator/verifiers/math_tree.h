@@ -1,11 +1,11 @@
-/* What an answer in LaTeX says, as a tree: numbers, symbols, operations, and the things that answers are made of (tuples, sets,
- * intervals, relations, matrices, texts).
+/* What an answer in LaTeX says, as a tree: numbers, symbols, operations, and the things that answers are made of
+ * (tuples, sets, intervals, relations, matrices, texts).
  *
  *   text --math_lexer.c--> tokens --math_parser.c--> this tree --math_exact.c, math_numeric.c--> values --math_compare.c--> equal?
  *
- * Nodes lie in one fixed array and name each other by index, so that a tree is a value without pointers into itself.  Numbers,
- * symbols and texts point into the answer's text, which outlives the tree.  Everything is bounded: an answer that needs more
- * is unreadable, as one that makes no sense is.  No memory but the caller's; any thread. */
+ * Nodes lie in one fixed array and name each other by index, so that a tree is a value without pointers into itself.
+ * Numbers, symbols and texts point into the answer's text, which outlives the tree.  Everything is bounded: an answer
+ * that needs more is unreadable, as one that makes no sense is.  No memory but the caller's; any thread. */
 #ifndef LEASEHOLD_COORDINATOR_VERIFIERS_MATH_TREE_H
 #define LEASEHOLD_COORDINATOR_VERIFIERS_MATH_TREE_H
 

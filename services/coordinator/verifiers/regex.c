@@ -13,7 +13,8 @@ static pcre2_code *compile(const char *pattern, int *fault, size_t *where) {
   *where = 0;
   *fault = PCRE2_ERROR_NOMEMORY;
   if (len == 0 || len > REGEX_PATTERN_MAX) return NULL;
-  return pcre2_compile((PCRE2_SPTR)pattern, len, PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_NEVER_BACKSLASH_C, fault, where, NULL);
+  return pcre2_compile((PCRE2_SPTR)pattern, len,
+                       PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_NEVER_BACKSLASH_C, fault, where, NULL);
 }
 
 enum rc regex_check(const char *pattern, const char *field, struct err *err) {
@@ -26,7 +27,8 @@ enum rc regex_check(const char *pattern, const char *field, struct err *err) {
     return RC_OK;
   }
   if (strlen(pattern) - 1 >= REGEX_PATTERN_MAX)
-    return err_set(err, RC_INVALID, field, "expected a pattern of 1 to %d bytes, got %zu", REGEX_PATTERN_MAX, strlen(pattern));
+    return err_set(err, RC_INVALID, field, "expected a pattern of 1 to %d bytes, got %zu", REGEX_PATTERN_MAX,
+                   strlen(pattern));
   pcre2_get_error_message(fault, (PCRE2_UCHAR *)message, sizeof message);
   return err_set(err, RC_INVALID, field, "expected a pattern of PCRE2: %s, at byte %zu", message, where);
 }
@@ -49,5 +51,9 @@ void regex_verify(const char *text, size_t len, const char *pattern, struct verd
   pcre2_code_free(code);
   out->well_formed = rc >= 0 || rc == PCRE2_ERROR_NOMATCH;
   out->reward = rc >= 0 ? 1 : 0;
-  snprintf(out->detail, sizeof out->detail, !code ? "the pattern cannot be read" : rc >= 0 ? "matches" : rc == PCRE2_ERROR_NOMATCH ? "no match" : "the match took too many steps");
+  snprintf(out->detail, sizeof out->detail,
+           !code                       ? "the pattern cannot be read"
+           : rc >= 0                   ? "matches"
+           : rc == PCRE2_ERROR_NOMATCH ? "no match"
+                                       : "the match took too many steps");
 }

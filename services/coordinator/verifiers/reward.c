@@ -65,7 +65,8 @@ void reward_judge(const struct reward_rule *rule, const struct reward_input *inp
     if (t->kind == VERIFIER_HTTP) continue; /* remote_rewards.c adds it */
     out->reward += t->weight * v.reward;
     char part[64];
-    int n = snprintf(part, sizeof part, t->weight == 1 ? "%s%s %.4g" : "%s%s %.4g x %.4g", used ? ", " : "", names[t->kind], v.reward, t->weight);
+    int n = snprintf(part, sizeof part, t->weight == 1 ? "%s%s %.4g" : "%s%s %.4g x %.4g", used ? ", " : "",
+                     names[t->kind], v.reward, t->weight);
     if (n >= (int)sizeof part) n = (int)sizeof part - 1;
     if (rule->is_sum && used + (size_t)n < sizeof out->detail) {
       memcpy(out->detail + used, part, (size_t)n + 1);
@@ -85,7 +86,8 @@ static enum rc term_check(const struct reward_term *t, const char *answer, const
     case VERIFIER_NONE: return verify_line_check(t->kind, answer, extra, err);
     case VERIFIER_MATH: return math_gold_check(answer, err);
     case VERIFIER_CHOICE: return choice_gold_check(answer, err);
-    case VERIFIER_EXACT: return answer[0] ? RC_OK : err_set(err, RC_INVALID, "answer", "expected a text to compare with, got none");
+    case VERIFIER_EXACT:
+      return answer[0] ? RC_OK : err_set(err, RC_INVALID, "answer", "expected a text to compare with, got none");
     case VERIFIER_REGEX: return t->pattern ? RC_OK : regex_check(answer, "answer", err);
     case VERIFIER_JSON_SCHEMA: return t->schema ? RC_OK : json_schema_line_check(extra, err);
     default: return RC_OK;
@@ -109,7 +111,8 @@ int reward_remote_terms(const struct reward_rule *rule) {
 bool reward_needs_answer(const struct reward_rule *rule) {
   for (int i = 0; i < rule->count; i++) {
     const struct reward_term *t = &rule->terms[i];
-    const bool needs = t->kind == VERIFIER_NUMERIC || t->kind == VERIFIER_MATH || t->kind == VERIFIER_CHOICE || t->kind == VERIFIER_EXACT;
+    const bool needs = t->kind == VERIFIER_NUMERIC || t->kind == VERIFIER_MATH || t->kind == VERIFIER_CHOICE ||
+                       t->kind == VERIFIER_EXACT;
     if (needs || (t->kind == VERIFIER_REGEX && !t->pattern)) return true;
   }
   return false;

@@ -13,9 +13,10 @@
  *   none                 0
  *   http                 what a reward server answers (http_term.h): added when the answer is there, not by reward_judge
  *
- * Pure: a function of the rule, the text, the dataset's line and two counts of tokens; bounded by counted steps, never by time; completions
- * are hostile.  Called by group_seal.c, on the HTTP thread that took the result where one could, else on the writer's; by
- * dataset.c on each line; by route_verify.c.  A rule's strings live in the arena of the configuration that it was read from. */
+ * Pure: a function of the rule, the text, the dataset's line and two counts of tokens; bounded by counted steps, never
+ * by time; completions are hostile.  Called by group_seal.c, on the HTTP thread that took the result where one could,
+ * else on the writer's; by dataset.c on each line; by route_verify.c.  A rule's strings live in the arena of the
+ * configuration that it was read from. */
 #ifndef LEASEHOLD_COORDINATOR_VERIFIERS_REWARD_H
 #define LEASEHOLD_COORDINATOR_VERIFIERS_REWARD_H
 
@@ -60,7 +61,8 @@ enum { REWARD_DETAIL_MAX = 384 };
 struct reward_verdict {
   double reward;
   bool well_formed; /* the first term could read an answer */
-  /* of one verifier its sentence; of a sum each part, then the first term's: "math 1, format 0 x 0.2; answer 7, expected 8" */
+  /* of one verifier its sentence; of a sum each part, then the first term's: "math 1, format 0 x 0.2; answer 7,
+   * expected 8" */
   char detail[REWARD_DETAIL_MAX];
   double values[REWARD_TERMS_MAX]; /* of each term, before its weight; NaN: its server has not answered */
   /* What evaluations count, all of the first term: has it earned all that it gives, and struct verdict's vote. */

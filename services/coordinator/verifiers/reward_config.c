@@ -41,15 +41,18 @@ void reward_rule_of(struct reward_rule *out, enum verifier_kind kind) {
 
 static bool is_tag(const char *name) {
   const size_t len = name ? strlen(name) : 0;
-  return len > 0 && len <= FORMAT_TAG_MAX && strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == len;
+  return len > 0 && len <= FORMAT_TAG_MAX &&
+         strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == len;
 }
 
 static enum rc tags_read(struct reward_term *t, const struct json *v, struct arena *arena, struct err *err) {
   const size_t n = json_type_of(v) == JSON_ARRAY ? json_length(v) : 0;
-  if (n == 0 || n > REWARD_TAGS_MAX) return err_set(err, RC_INVALID, "tags", "expected an array of 1 to %d names", REWARD_TAGS_MAX);
+  if (n == 0 || n > REWARD_TAGS_MAX)
+    return err_set(err, RC_INVALID, "tags", "expected an array of 1 to %d names", REWARD_TAGS_MAX);
   for (size_t i = 0; i < n; i++) {
     const char *name = json_word(json_at(v, i));
-    if (!is_tag(name)) return err_set(err, RC_INVALID, "tags", "expected names of 1 to %d letters, digits, - and _", FORMAT_TAG_MAX);
+    if (!is_tag(name))
+      return err_set(err, RC_INVALID, "tags", "expected names of 1 to %d letters, digits, - and _", FORMAT_TAG_MAX);
     for (size_t k = 0; k < i; k++)
       if (strcmp(t->tags[k], name) == 0) return err_set(err, RC_INVALID, "tags", "'%s' comes twice", name);
     t->tags[i] = arena_strdup(arena, name);
@@ -67,7 +70,8 @@ static enum rc schema_read(struct reward_term *t, const struct json *v, struct a
   enum rc rc = buf_check(&text, err);
   if (rc == RC_OK && text.len > JSON_SCHEMA_BYTES_MAX)
     rc = err_set(err, RC_INVALID, "schema", "expected at most %d bytes, got %zu", JSON_SCHEMA_BYTES_MAX, text.len);
-  if (rc == RC_OK && !(t->schema = arena_strndup(arena, text.data, text.len))) rc = err_set(err, RC_NO_MEMORY, NULL, "a verifier was refused memory");
+  if (rc == RC_OK && !(t->schema = arena_strndup(arena, text.data, text.len)))
+    rc = err_set(err, RC_NO_MEMORY, NULL, "a verifier was refused memory");
   buf_free(&text);
   return rc == RC_OK ? json_schema_check(t->schema, err) : rc;
 }
@@ -78,20 +82,25 @@ static bool given_in(const struct json *v, const char *name) {
 }
 
 /* What was given, and the kind that it is for. */
-static enum rc misplaced(const struct reward_term *t, bool given, const char *name, enum verifier_kind kind, struct err *err) {
+static enum rc misplaced(const struct reward_term *t, bool given, const char *name, enum verifier_kind kind,
+                         struct err *err) {
   if (!given || t->kind == kind) return RC_OK;
-  return err_set(err, RC_INVALID, name, "`%s` is for kind '%s', this one is '%s'", name, verifier_name(kind), verifier_name(t->kind));
+  return err_set(err, RC_INVALID, name, "`%s` is for kind '%s', this one is '%s'", name, verifier_name(kind),
+                 verifier_name(t->kind));
 }
 
 static enum rc server_read(struct reward_term *t, const struct json *v, struct arena *arena, struct err *err) {
   if (t->kind != VERIFIER_HTTP) return RC_OK;
-  if (!v) return err_set(err, RC_INVALID, "server", "expected the reward server, {\"url\": \"http://host:port/path\"}, the key is missing");
+  if (!v)
+    return err_set(err, RC_INVALID, "server",
+                   "expected the reward server, {\"url\": \"http://host:port/path\"}, the key is missing");
   const enum rc rc = http_term_read(&t->http, v, arena, err);
   if (rc != RC_OK) err_in_field(err, "server");
   return rc;
 }
 
-static enum rc term_read(struct reward_term *t, const struct json *v, bool weighted, bool *shuffle, struct arena *arena, struct err *err) {
+static enum rc term_read(struct reward_term *t, const struct json *v, bool weighted, bool *shuffle, struct arena *arena,
+                         struct err *err) {
   const char *kind = NULL;
   const struct json *tags = NULL, *schema = NULL, *none = NULL, *server = NULL;
   double weight = 1;
@@ -115,8 +124,10 @@ static enum rc term_read(struct reward_term *t, const struct json *v, bool weigh
   enum rc rc = json_fields(v, fields, count, UNKNOWN_REFUSED, arena, err);
   given.kind = t->kind;
   if (rc == RC_OK && kind) rc = kind_read(&given.kind, kind, err);
-  if (rc == RC_OK && given_in(v, "weight") && !weighted) rc = err_set(err, RC_INVALID, "weight", "a weight is for a term of `terms`");
-  if (rc == RC_OK && given_in(v, "shuffle_rewards") && !shuffle) rc = err_set(err, RC_INVALID, "shuffle_rewards", "expected beside `terms` or `kind` of the run's verifier");
+  if (rc == RC_OK && given_in(v, "weight") && !weighted)
+    rc = err_set(err, RC_INVALID, "weight", "a weight is for a term of `terms`");
+  if (rc == RC_OK && given_in(v, "shuffle_rewards") && !shuffle)
+    rc = err_set(err, RC_INVALID, "shuffle_rewards", "expected beside `terms` or `kind` of the run's verifier");
   if (rc == RC_OK && given.pattern) rc = regex_check(given.pattern, "pattern", err);
   if (rc == RC_OK && tags) rc = tags_read(&given, tags, arena, err);
   if (rc == RC_OK && schema) rc = schema_read(&given, schema, arena, err);
@@ -138,15 +149,19 @@ static enum rc term_read(struct reward_term *t, const struct json *v, bool weigh
   }
   given.weight = weight;
   *t = given;
-  if (t->kind == VERIFIER_OVERLONG && !given_in(v, "buffer")) return err_set(err, RC_INVALID, "buffer", "expected 1 to %d tokens, the key is missing", LIMIT_NEW_TOKENS);
-  if (t->kind == VERIFIER_LENGTH && !given_in(v, "min") && !given_in(v, "max")) return err_set(err, RC_INVALID, "max", "expected `min` or `max`, both are missing");
-  if (t->max && t->min > t->max) return err_set(err, RC_INVALID, "max", "expected at least `min` (%d), got %d", t->min, t->max);
+  if (t->kind == VERIFIER_OVERLONG && !given_in(v, "buffer"))
+    return err_set(err, RC_INVALID, "buffer", "expected 1 to %d tokens, the key is missing", LIMIT_NEW_TOKENS);
+  if (t->kind == VERIFIER_LENGTH && !given_in(v, "min") && !given_in(v, "max"))
+    return err_set(err, RC_INVALID, "max", "expected `min` or `max`, both are missing");
+  if (t->max && t->min > t->max)
+    return err_set(err, RC_INVALID, "max", "expected at least `min` (%d), got %d", t->min, t->max);
   return RC_OK;
 }
 
 static enum rc terms_read(struct reward_rule *out, const struct json *terms, struct arena *arena, struct err *err) {
   const size_t n = json_type_of(terms) == JSON_ARRAY ? json_length(terms) : 0;
-  if (n == 0 || n > REWARD_TERMS_MAX) return err_set(err, RC_INVALID, "terms", "expected an array of 1 to %d terms", REWARD_TERMS_MAX);
+  if (n == 0 || n > REWARD_TERMS_MAX)
+    return err_set(err, RC_INVALID, "terms", "expected an array of 1 to %d terms", REWARD_TERMS_MAX);
   memset(out, 0, sizeof *out);
   out->is_sum = true;
   enum rc rc = RC_OK;
@@ -160,7 +175,8 @@ static enum rc terms_read(struct reward_rule *out, const struct json *terms, str
   return rc;
 }
 
-enum rc reward_rule_read(struct reward_rule *out, const struct json *v, bool *shuffle, struct arena *arena, struct err *err) {
+enum rc reward_rule_read(struct reward_rule *out, const struct json *v, bool *shuffle, struct arena *arena,
+                         struct err *err) {
   const struct json *terms = NULL;
   bool ignored = false;
   if (json_type_of(v) != JSON_OBJECT || !given_in(v, "terms")) {
@@ -172,8 +188,9 @@ enum rc reward_rule_read(struct reward_rule *out, const struct json *v, bool *sh
     }
     return rc;
   }
-  const struct json_field fields[] = {{.name = "terms", .kind = FIELD_VALUE, .target = &terms},
-                                      {.name = "shuffle_rewards", .kind = FIELD_BOOL, .target = shuffle ? shuffle : &ignored}};
+  const struct json_field fields[] = {
+      {.name = "terms", .kind = FIELD_VALUE, .target = &terms},
+      {.name = "shuffle_rewards", .kind = FIELD_BOOL, .target = shuffle ? shuffle : &ignored}};
   enum rc rc = json_fields(v, fields, 2, UNKNOWN_REFUSED, arena, err);
   if (rc == RC_OK && given_in(v, "shuffle_rewards") && !shuffle)
     rc = err_set(err, RC_INVALID, "shuffle_rewards", "rewards are shuffled in a run's groups only");

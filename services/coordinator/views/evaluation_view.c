@@ -73,7 +73,8 @@ enum rc evaluation_sets_write(struct store *s, struct json_writer *w, int64_t ru
 
 /* ---- evaluations ---- */
 
-#define EVALUATION_COLUMNS "SELECT round, version, problems, samples, accuracy, well_formed FROM evaluations WHERE run = ?1"
+#define EVALUATION_COLUMNS \
+  "SELECT round, version, problems, samples, accuracy, well_formed FROM evaluations WHERE run = ?1"
 
 static enum rc evaluation_write(struct store *s, struct json_writer *w, const struct rows *q, int64_t run,
                                 struct err *err) {
@@ -125,19 +126,20 @@ static void rewards_write(struct json_writer *w, const struct rows *q, int colum
   json_array_end(w);
 }
 
-enum rc evaluation_items_write(struct store *s, struct json_writer *w, int64_t run, int64_t round, int64_t set, int64_t from,
-                               int64_t limit, struct err *err) {
+enum rc evaluation_items_write(struct store *s, struct json_writer *w, int64_t run, int64_t round, int64_t set,
+                               int64_t from, int64_t limit, struct err *err) {
   struct rows q;
   struct digest content;
   char hex[DIGEST_HEX_MAX];
   bool row;
   json_key(w, "items");
   json_array_begin(w);
-  enum rc rc = store_query(s, &q, err,
-                           "SELECT item, line, content, samples, passed, well_formed, tokens, majority, rewards FROM "
-                           "evaluation_items WHERE run = ?1 AND round = ?2 AND number = ?3 AND item >= ?4 ORDER BY item "
-                           "LIMIT ?5",
-                           BINDS(b_int(run), b_int(round), b_int(set), b_int(from), b_int(limit)));
+  enum rc rc =
+      store_query(s, &q, err,
+                  "SELECT item, line, content, samples, passed, well_formed, tokens, majority, rewards FROM "
+                  "evaluation_items WHERE run = ?1 AND round = ?2 AND number = ?3 AND item >= ?4 ORDER BY item "
+                  "LIMIT ?5",
+                  BINDS(b_int(run), b_int(round), b_int(set), b_int(from), b_int(limit)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     rows_digest(&q, 2, &content);
     digest_hex(hex, &content);

@@ -14,7 +14,7 @@ enum rc evaluation_text(struct store *s, int64_t run, int64_t round, struct buf 
 /* "sets": an evaluation's sets with their figures. */
 enum rc evaluation_sets_write(struct store *s, struct json_writer *w, int64_t run, int64_t round, struct err *err);
 /* "items": a set's problems from number `from` on, `limit` at most. */
-enum rc evaluation_items_write(struct store *s, struct json_writer *w, int64_t run, int64_t round, int64_t set, int64_t from,
-                               int64_t limit, struct err *err);
+enum rc evaluation_items_write(struct store *s, struct json_writer *w, int64_t run, int64_t round, int64_t set,
+                               int64_t from, int64_t limit, struct err *err);
 
 #endif

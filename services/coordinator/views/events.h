@@ -32,8 +32,8 @@ void hub_destroy(struct hub *h); /* after http_server_stop; NULL is fine */
 void hub_publish(struct hub *h, const struct event *head);
 /* A comment line to every subscriber, so that proxies keep the connection. */
 void hub_keep_alive(struct hub *h);
-/* Suspends the request and streams: past events after `after` first; below 0: none, only those to come.  Replies with an
- * error itself. */
+/* Suspends the request and streams: past events after `after` first; below 0: none, only those to come.  Replies with
+ * an error itself. */
 void hub_subscribe(struct hub *h, struct http_request *r, int64_t run, int64_t after);
 
 #endif

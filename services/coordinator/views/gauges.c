@@ -43,13 +43,14 @@ static enum rc progress(struct store *s, struct err *err) {
                   NO_BINDS);
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   row = rc == RC_OK && row;
-  gauge_set("leasehold_run_progress_timestamp_seconds", "The newest run: when it began, or published its newest version.",
-        real_or_nan(&q, row, 0));
+  gauge_set("leasehold_run_progress_timestamp_seconds",
+            "The newest run: when it began, or published its newest version.", real_or_nan(&q, row, 0));
   gauge_set("leasehold_run_rounds_done", "The newest run: rounds done.", real_or_nan(&q, row, 1));
   gauge_set("leasehold_run_rounds_inexact", "The newest run: of these, rounds that are not exact.",
         real_or_nan(&q, row, 2));
   gauge_set("leasehold_run_rounds_planned", "The newest run: rounds that it was asked for.", real_or_nan(&q, row, 3));
-  gauge_set("leasehold_run_waiting", "The newest run: 1 while it waits for a trainer or a disk.", real_or_nan(&q, row, 4));
+  gauge_set("leasehold_run_waiting", "The newest run: 1 while it waits for a trainer or a disk.",
+            real_or_nan(&q, row, 4));
   rows_end(&q);
   return rc;
 }
@@ -71,14 +72,17 @@ static enum rc newest_round(struct store *s, struct err *err) {
         real_or_nan(&q, row, 1));
   gauge_set("leasehold_round_entropy_nats", "Newest done round: mean entropy of the trained tokens.",
         ratio_of(real_or_nan(&q, row, 2), tokens));
-  gauge_set("leasehold_round_loss", "Newest done round: loss.", ratio_of(real_or_nan(&q, row, 6), real_or_nan(&q, row, 7)));
+  gauge_set("leasehold_round_loss", "Newest done round: loss.",
+            ratio_of(real_or_nan(&q, row, 6), real_or_nan(&q, row, 7)));
   gauge_set("leasehold_round_kl_reference", "Newest done round: KL(policy || reference) by the run's estimator.",
         ratio_of(real_or_nan(&q, row, 8), tokens));
   gauge_set("leasehold_round_grad_norm", "Newest done round: norm of the gradient before it was clipped.",
         real_or_nan(&q, row, 4));
   gauge_set("leasehold_round_learning_rate", "Newest done round: learning rate of its step.", real_or_nan(&q, row, 5));
-  gauge_set("leasehold_round_groups_trained", "Newest done round: groups that were trained on.", real_or_nan(&q, row, 9));
-  gauge_set("leasehold_round_groups_filtered", "Newest done round: groups that were left out.", real_or_nan(&q, row, 10));
+  gauge_set("leasehold_round_groups_trained", "Newest done round: groups that were trained on.",
+            real_or_nan(&q, row, 9));
+  gauge_set("leasehold_round_groups_filtered", "Newest done round: groups that were left out.",
+            real_or_nan(&q, row, 10));
   rows_end(&q);
   return rc;
 }
@@ -86,11 +90,11 @@ static enum rc newest_round(struct store *s, struct err *err) {
 /* What a larger pool would take at once. */
 static enum rc waiting_gauge(struct store *s, struct err *err) {
   int64_t waiting = 0;
-  const enum rc rc = store_int(s, &waiting, err,
-                               "SELECT coalesce(sum(samples_waiting), 0) FROM groups INDEXED BY groups_waiting WHERE run = "
-                               "(SELECT max(id) FROM runs WHERE state = ?1) AND state = " SQL_GROUP_OPEN
-                               " AND samples_waiting > 0",
-                               BINDS(b_int(RUN_RUNNING)));
+  const enum rc rc =
+      store_int(s, &waiting, err,
+                "SELECT coalesce(sum(samples_waiting), 0) FROM groups INDEXED BY groups_waiting WHERE run = "
+                "(SELECT max(id) FROM runs WHERE state = ?1) AND state = " SQL_GROUP_OPEN " AND samples_waiting > 0",
+                BINDS(b_int(RUN_RUNNING)));
   gauge_set("leasehold_samples_waiting", "The active run's samples that no lease holds.", (double)waiting);
   return rc;
 }

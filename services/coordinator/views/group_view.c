@@ -13,7 +13,21 @@
 #include "services/coordinator/views/reward_terms.h"
 #include "services/coordinator/views/round_view.h"
 
-enum { M_SAMPLE, M_TEXT, M_IDS, M_LOGPROBS, M_REWARD, M_ADVANTAGE, M_FORMED, M_DETAIL, M_WORKER, M_FENCE, M_FINISH, M_VERSION, M_TERMS };
+enum {
+  M_SAMPLE,
+  M_TEXT,
+  M_IDS,
+  M_LOGPROBS,
+  M_REWARD,
+  M_ADVANTAGE,
+  M_FORMED,
+  M_DETAIL,
+  M_WORKER,
+  M_FENCE,
+  M_FINISH,
+  M_VERSION,
+  M_TERMS
+};
 
 /* ---- tokens ---- */
 
@@ -34,7 +48,8 @@ static void token_texts_write(struct json_writer *w, const struct tokenizer *t, 
     size_t len;
     const char *bytes = tokenizer_token_text(t, ids[i], false, &len);
     if (bytes) buf_append(&pending, bytes, len);
-    const size_t whole = i + 1 < count ? utf8_whole(pending.data, pending.len) : pending.len, tail = pending.len - whole;
+    const size_t whole = i + 1 < count ? utf8_whole(pending.data, pending.len) : pending.len,
+                 tail = pending.len - whole;
     json_write_string_len(w, whole ? pending.data : "", whole);
     if (tail) memmove(pending.data, pending.data + whole, tail);
     pending.len = tail;
@@ -157,7 +172,8 @@ static enum rc segments_write(struct store *s, struct json_writer *w, const stru
 }
 
 /* SQLite's blobs are not aligned: a copy, in the arena. */
-static enum rc copy_blob(void **out, size_t *count, const struct rows *q, int column, struct arena *arena, struct err *err) {
+static enum rc copy_blob(void **out, size_t *count, const struct rows *q, int column, struct arena *arena,
+                         struct err *err) {
   size_t len;
   const void *bytes = rows_blob(q, column, &len);
   *out = arena_alloc_bytes(arena, len + 1);
@@ -167,8 +183,8 @@ static enum rc copy_blob(void **out, size_t *count, const struct rows *q, int co
   return RC_OK;
 }
 
-static enum rc sample_write(struct store *s, struct json_writer *w, const struct rows *q, const struct shown_group *shown,
-                            struct err *err) {
+static enum rc sample_write(struct store *s, struct json_writer *w, const struct rows *q,
+                            const struct shown_group *shown, struct err *err) {
   const struct group_place *g = shown->place;
   const struct tokenizer *tokenizer = shown->tokenizer;
   struct arena arena = ARENA_INIT;
@@ -221,13 +237,14 @@ static enum rc samples_of(struct store *s, struct json_writer *w, const struct s
   bool row;
   json_key(w, "samples");
   json_array_begin(w);
-  enum rc rc = store_query(s, &q, err,
-                           "SELECT s.sample, o.text, o.token_ids, o.logprobs, s.reward, s.advantage, s.well_formed, "
-                           "s.detail, s.worker, s.fence, s.finish, s.version_first, s.term_values FROM samples s JOIN rollouts o ON "
-                           "o.run = s.run AND o.round = s.round AND o.group_ordinal = s.group_ordinal AND o.sample = s.sample WHERE "
-                           "s.run = ?1 AND s.round = ?2 AND s.group_ordinal = ?3 AND s.sample >= ?4 AND s.state = " SQL_SAMPLE_DONE
-                           " ORDER BY s.sample LIMIT ?5",
-                           BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal), b_int(from), b_int(limit)));
+  enum rc rc = store_query(
+      s, &q, err,
+      "SELECT s.sample, o.text, o.token_ids, o.logprobs, s.reward, s.advantage, s.well_formed, "
+      "s.detail, s.worker, s.fence, s.finish, s.version_first, s.term_values FROM samples s JOIN rollouts o ON "
+      "o.run = s.run AND o.round = s.round AND o.group_ordinal = s.group_ordinal AND o.sample = s.sample WHERE "
+      "s.run = ?1 AND s.round = ?2 AND s.group_ordinal = ?3 AND s.sample >= ?4 AND s.state = " SQL_SAMPLE_DONE
+      " ORDER BY s.sample LIMIT ?5",
+      BINDS(b_int(g->run), b_int(g->round), b_int(g->ordinal), b_int(from), b_int(limit)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     rc = sample_write(s, w, &q, shown, err);
     if (rc == RC_OK && w->out->len > bytes_max)

@@ -6,7 +6,8 @@
 
 /* A set of an evaluation has a verifier of its own, or the run's; an evaluate run's have the run's (run_rule). */
 static const char VERIFIER_OF[] =
-    "SELECT coalesce(iif(objective IN ('evaluate', 'cross_entropy'), NULL, json_extract(config, '$.evaluation.sets[' || ?2 || "
+    "SELECT coalesce(iif(objective IN ('evaluate', 'cross_entropy'), NULL, json_extract(config, '$.evaluation.sets[' "
+    "|| ?2 || "
     "'].verifier')), json_extract(config, '$.verifier')) FROM runs WHERE id = ?1";
 
 static void term_add(struct reward_terms *out, const struct json *term, double weight) {
@@ -50,7 +51,8 @@ enum rc reward_terms_read(struct reward_terms *out, struct store *s, int64_t run
   return rc;
 }
 
-bool reward_terms_values(const struct reward_terms *t, const struct rows *q, int column, double values[REWARD_TERMS_MAX]) {
+bool reward_terms_values(const struct reward_terms *t, const struct rows *q, int column,
+                         double values[REWARD_TERMS_MAX]) {
   size_t len;
   if (!t->is_sum || rows_null(q, column)) return false;
   const void *bytes = rows_blob(q, column, &len);

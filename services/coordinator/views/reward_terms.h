@@ -1,8 +1,8 @@
-/* The terms of the reward by which a group's samples were judged, read from the run's stored configuration, and what each gave
- * for a sample (samples.term_values), as JSON.
+/* The terms of the reward by which a group's samples were judged, read from the run's stored configuration, and what
+ * each gave for a sample (samples.term_values), as JSON.
  *
- * Values are before their weights.  Rows that were stored by older coordinators have none; in a control run (shuffle_rewards)
- * they stay with the sample that earned them while its reward goes to another.
+ * Values are before their weights.  Rows that were stored by older coordinators have none; in a control run
+ * (shuffle_rewards) they stay with the sample that earned them while its reward goes to another.
  *
  * HTTP threads, on a reader's snapshot.  Reads only.  The spelling is openapi/coordinator.yaml's. */
 #ifndef LEASEHOLD_COORDINATOR_VIEWS_REWARD_TERMS_H
@@ -27,7 +27,8 @@ struct reward_terms {
 /* set: the group's evaluation_set; -1: of training.  count 0: the configuration tells of no verifier. */
 enum rc reward_terms_read(struct reward_terms *out, struct store *s, int64_t run, int64_t set, struct err *err);
 /* What the terms gave for the row's sample, NaN where that is not known; false: nothing is stored. */
-bool reward_terms_values(const struct reward_terms *t, const struct rows *q, int column, double values[REWARD_TERMS_MAX]);
+bool reward_terms_values(const struct reward_terms *t, const struct rows *q, int column,
+                         double values[REWARD_TERMS_MAX]);
 /* The member `terms` of a sample: null where the reward is one verifier's or nothing is stored. */
 void reward_terms_write(struct json_writer *w, const struct reward_terms *t, const struct rows *q, int column);
 

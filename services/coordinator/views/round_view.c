@@ -16,9 +16,11 @@
   "iif(groups_trained > 0, trained_ms, NULL), "                                                                     \
   "(SELECT count(*) + (r.groups_trained > coalesce(sum(groups), 0)) FROM inner_steps i WHERE i.run = r.run AND "    \
   "i.round = r.round), r.ratio_sum, r.ratio_squares, r.clipped, r.kl_new_old, r.difference_new_old, "               \
-  "admission_first, admission_spacing_us, admission_ordered, admission_end_us, admission_filled_end_us, "             \
-  "lag_min, lag_max, lag_sum, compared_tokens, groups_lagged, groups_overflowed, groups_refused, groups_preprocessed, prompts_passed_over, "                                                     \
-  "(SELECT v.activated_ms IS NULL AND v.state = " SQL_VERSION_SUPERSEDED " FROM versions v WHERE v.run = r.run AND "  \
+  "admission_first, admission_spacing_us, admission_ordered, admission_end_us, admission_filled_end_us, "           \
+  "lag_min, lag_max, lag_sum, compared_tokens, groups_lagged, groups_overflowed, groups_refused, "                  \
+  "groups_preprocessed, prompts_passed_over, "                                                                      \
+  "(SELECT v.activated_ms IS NULL AND v.state = " SQL_VERSION_SUPERSEDED                                            \
+  " FROM versions v WHERE v.run = r.run AND "                                                                       \
   "v.version = r.version + 1), r.kl_reference"
 /* t: the trainer's times, p: the pool's; null when they were not told. */
 #define ROUND_TABLES                                                                                               \
@@ -192,8 +194,8 @@ static void lag_write(struct json_writer *w, const struct rows *q) {
   json_object_end(w);
 }
 
-/* How far the policy is from its reference, and who computed the reference's log-probabilities; null in a run without a KL
- * term. */
+/* How far the policy is from its reference, and who computed the reference's log-probabilities; null in a run without a
+ * KL term. */
 static void reference_write(struct json_writer *w, const struct rows *q) {
   json_key(w, "reference");
   if (rows_null(q, C_PREPROCESSED)) {
@@ -201,7 +203,8 @@ static void reference_write(struct json_writer *w, const struct rows *q) {
     return;
   }
   json_object_begin(w);
-  json_kv_f64(w, "kl", rows_null(q, C_KL_REFERENCE) ? NAN : ratio_of(rows_real(q, C_KL_REFERENCE), rows_real(q, C_TOKENS)));
+  json_kv_f64(w, "kl",
+              rows_null(q, C_KL_REFERENCE) ? NAN : ratio_of(rows_real(q, C_KL_REFERENCE), rows_real(q, C_TOKENS)));
   json_kv_int(w, "by_preprocessors", rows_int(q, C_PREPROCESSED));
   json_kv_int(w, "by_trainer", rows_int(q, C_GROUPS) - rows_int(q, C_PREPROCESSED));
   json_object_end(w);
@@ -265,7 +268,8 @@ enum rc rounds_write(struct store *s, struct json_writer *w, int64_t run, int64_
   } else {
     rc = store_query(s, &q, err,
                      "SELECT " ROUND_COLUMNS ROUND_TABLES
-                     "WHERE r.run = ?1 AND r.round >= ?2 AND state = " SQL_ROUND_DONE " AND closing = 0 ORDER BY r.round LIMIT ?3",
+                     "WHERE r.run = ?1 AND r.round >= ?2 AND state = " SQL_ROUND_DONE
+                     " AND closing = 0 ORDER BY r.round LIMIT ?3",
                      BINDS(b_int(run), b_int(from), b_int(limit)));
   }
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) round_write(w, &q);

@@ -214,11 +214,12 @@ static enum rc reward_servers_write(struct store *s, struct json_writer *w, int6
   static const char *const states[] = {"closed", "open", "half_open"};
   struct rows q;
   bool row;
-  enum rc rc = store_query(s, &q, err,
-                           "SELECT term, url, state, requests, failures, answered, missed, last_error, (SELECT count(*) FROM "
-                           "remote_rewards r INDEXED BY remote_rewards_waiting WHERE r.run = ?1 AND r.term = v.term AND "
-                           "r.state = " SQL_REWARD_WAITING ") FROM reward_servers v WHERE run = ?1 ORDER BY term",
-                           BINDS(b_int(run)));
+  enum rc rc =
+      store_query(s, &q, err,
+                  "SELECT term, url, state, requests, failures, answered, missed, last_error, (SELECT count(*) FROM "
+                  "remote_rewards r INDEXED BY remote_rewards_waiting WHERE r.run = ?1 AND r.term = v.term AND "
+                  "r.state = " SQL_REWARD_WAITING ") FROM reward_servers v WHERE run = ?1 ORDER BY term",
+                  BINDS(b_int(run)));
   json_key(w, "reward_servers");
   json_array_begin(w);
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
@@ -271,13 +272,14 @@ static enum rc lineage_write(struct store *s, struct json_writer *w, int64_t run
   bool row;
   json_key(w, "weights_from");
   json_array_begin(w);
-  enum rc rc = store_query(s, &q, err,
-                           "WITH RECURSIVE line (place, run, version) AS (SELECT 0, origin_run, origin_version FROM runs "
-                           "WHERE id = ?1 AND origin_run NOT NULL UNION ALL SELECT place + 1, r.origin_run, "
-                           "r.origin_version FROM line JOIN runs r ON r.id = line.run WHERE r.origin_run NOT NULL AND "
-                           "r.origin_run < r.id LIMIT ?2) SELECT l.run, l.version, v.digest FROM line l LEFT JOIN versions v "
-                           "ON v.run = l.run AND v.version = l.version ORDER BY place",
-                           BINDS(b_int(run), b_int(LINEAGE_MAX)));
+  enum rc rc =
+      store_query(s, &q, err,
+                  "WITH RECURSIVE line (place, run, version) AS (SELECT 0, origin_run, origin_version FROM runs "
+                  "WHERE id = ?1 AND origin_run NOT NULL UNION ALL SELECT place + 1, r.origin_run, "
+                  "r.origin_version FROM line JOIN runs r ON r.id = line.run WHERE r.origin_run NOT NULL AND "
+                  "r.origin_run < r.id LIMIT ?2) SELECT l.run, l.version, v.digest FROM line l LEFT JOIN versions v "
+                  "ON v.run = l.run AND v.version = l.version ORDER BY place",
+                  BINDS(b_int(run), b_int(LINEAGE_MAX)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     const bool known = rows_digest(&q, 2, &digest);
     digest_hex(hex, &digest);
@@ -372,7 +374,8 @@ static enum rc run_body(struct store *s, struct json_writer *w, const struct row
   return rc;
 }
 
-enum rc run_write(struct store *s, struct json_writer *w, int64_t run, int64_t history, int64_t now_ms, struct err *err) {
+enum rc run_write(struct store *s, struct json_writer *w, int64_t run, int64_t history, int64_t now_ms,
+                  struct err *err) {
   struct rows q;
   bool row = false;
   enum rc rc = store_query(s, &q, err, "SELECT " RUN_COLUMNS " FROM runs WHERE id = ?1", BINDS(b_int(run)));
@@ -403,8 +406,9 @@ static void mismatch_gauges(const struct rows *q) {
   gauge_set("leasehold_round_logprob_mean_abs_diff",
         "Newest done round: mean |sampler's - trainer's| log-probability of the trained tokens.",
         q ? mismatch_mean(rows_real(q, 6), nonfinite, tokens) : NAN);
-  gauge_set("leasehold_round_logprob_kl_k1", "Newest done round: KL(sampler || trainer), estimated by the mean difference.",
-        q ? mismatch_mean(rows_real(q, 7), nonfinite, tokens) : NAN);
+  gauge_set("leasehold_round_logprob_kl_k1",
+            "Newest done round: KL(sampler || trainer), estimated by the mean difference.",
+            q ? mismatch_mean(rows_real(q, 7), nonfinite, tokens) : NAN);
   gauge_set("leasehold_round_logprob_kl_k3",
         "Newest done round: KL(sampler || trainer), estimated by the mean of exp(-d) - 1 + d.",
         q ? mismatch_mean(rows_real(q, 8), nonfinite, tokens) : NAN);

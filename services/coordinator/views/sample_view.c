@@ -40,7 +40,8 @@ static enum rc sample_consider(struct store *s, struct json_writer *w, const str
                                const struct sample_query *query, bool *written, struct err *err) {
   struct rows t;
   bool row = false;
-  const int64_t run = query->run, round = rows_int(q, S_ROUND), group = rows_int(q, S_GROUP), sample = rows_int(q, S_SAMPLE);
+  const int64_t run = query->run, round = rows_int(q, S_ROUND), group = rows_int(q, S_GROUP),
+                sample = rows_int(q, S_SAMPLE);
   *written = false;
   enum rc rc = store_query(s, &t, err,
                            "SELECT g.purpose, g.state, g.prompt, o.text FROM groups g JOIN rollouts o ON o.run = g.run "
@@ -89,8 +90,8 @@ enum rc samples_write(struct store *s, struct json_writer *w, const struct sampl
   enum rc rc = store_query(
       s, &q, err,
       "SELECT round, group_ordinal, sample, tokens, finish, reward, advantage, well_formed, version_first, worker FROM "
-      "samples WHERE run = ?1 AND (round, group_ordinal, sample) < (?2, ?3, ?4) AND round >= ?5 AND state = " SQL_SAMPLE_DONE
-      " ORDER BY round DESC, group_ordinal DESC, sample DESC",
+      "samples WHERE run = ?1 AND (round, group_ordinal, sample) < (?2, ?3, ?4) AND round >= ?5 AND state "
+      "= " SQL_SAMPLE_DONE " ORDER BY round DESC, group_ordinal DESC, sample DESC",
       BINDS(b_int(query->run), b_int(query->before.round), b_int(query->before.group), b_int(query->before.sample),
             b_int(query->round_min)));
   while (rc == RC_OK && rows < limit && progress->looked_at < SAMPLES_LOOKED_AT && texts < SAMPLE_TEXTS_LOOKED_AT &&

@@ -78,8 +78,8 @@ static void terms_add(struct spread *d, const struct rows *q, int column) {
     if (isfinite(values[i])) value_add(&d->values[i], values[i]);
 }
 
-/* What the model has written is a turn; what others have written between is not trained on.  Segments are stored only of
- * samples that have several, or one that is not trained on: a single turn. */
+/* What the model has written is a turn; what others have written between is not trained on.  Segments are stored only
+ * of samples that have several, or one that is not trained on: a single turn. */
 #define SEGMENTS_OF_ROUND "SELECT EXISTS (SELECT 1 FROM segments WHERE run = ?1 AND round = ?2)"
 #define TURNS                                                                                                       \
   "iif(?7, max(1, coalesce((SELECT sum(x.loss_mask) FROM segments x WHERE x.run = s.run AND x.round = s.round AND " \
@@ -93,12 +93,14 @@ static enum rc samples_read(struct store *s, struct spread *d, int64_t run, int6
   enum rc rc = store_int(s, &segments, err, SEGMENTS_OF_ROUND, BINDS(b_int(run), b_int(round)));
   if (rc != RC_OK) return rc;
   rc = store_query(s, &q, err,
-                           "SELECT g.ordinal, s.reward, s.tokens, s.finish, s.term_values, " TURNS " FROM groups g CROSS "
-                           "JOIN samples s ON s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal WHERE g.run = ?1 AND g.round "
-                           "= ?2 AND g.purpose = ?3 AND g.state NOT IN (?4, ?5, ?6) AND s.state = " SQL_SAMPLE_DONE
-                           " ORDER BY g.ordinal, s.sample",
-                           BINDS(b_int(run), b_int(round), b_int(LEASE_TRAINING), b_int(GROUP_OPEN),
-                                 b_int(GROUP_FAILED), b_int(GROUP_ABANDONED), b_int(segments)));
+                   "SELECT g.ordinal, s.reward, s.tokens, s.finish, s.term_values, " TURNS
+                   " FROM groups g CROSS "
+                   "JOIN samples s ON s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal WHERE g.run "
+                   "= ?1 AND g.round "
+                   "= ?2 AND g.purpose = ?3 AND g.state NOT IN (?4, ?5, ?6) AND s.state = " SQL_SAMPLE_DONE
+                   " ORDER BY g.ordinal, s.sample",
+                   BINDS(b_int(run), b_int(round), b_int(LEASE_TRAINING), b_int(GROUP_OPEN), b_int(GROUP_FAILED),
+                         b_int(GROUP_ABANDONED), b_int(segments)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     const double reward = rows_real(&q, 1), length = rows_real(&q, 2);
     if (rows_int(&q, 0) != g.ordinal) {

@@ -246,7 +246,8 @@ static enum rc tick_execute(struct core *c, struct command *cmd, struct err *err
   return c->options.callbacks->tick(c, &w->next_tick_ms, err);
 }
 
-/* They are kept in the order in which they fall due.  Servers wait for equally long, so that a new one mostly comes last. */
+/* They are kept in the order in which they fall due.  Servers wait for equally long, so that a new one mostly comes
+ * last. */
 static void park(struct writer *w, struct command *cmd) {
   struct command **link = &w->parked;
   if (w->parked_last && w->parked_last->due_ms <= cmd->due_ms) link = &w->parked_last->next;
@@ -257,8 +258,8 @@ static void park(struct writer *w, struct command *cmd) {
   metric_set(w->m_parked, ++w->parked_count);
 }
 
-/* Answers the parked polls that can be, moving them from the list to *done.  There may be thousands, so only those that are
- * due are looked at, and the others when there is a reason, or now and then for those whose callers have gone. */
+/* Answers the parked polls that can be, moving them from the list to *done.  There may be thousands, so only those that
+ * are due are looked at, and the others when there is a reason, or now and then for those whose callers have gone. */
 static void parked_look(struct writer *w, struct command **done) {
   struct core *c = &w->core;
   const bool all = c->dispatch_due, some = c->samples_due, passes = c->passes_due;

@@ -38,7 +38,8 @@ void core_destroy(struct core *c); /* NULL is fine */
 bool core_broken(const struct core *c);
 
 const struct core_options *core_options(const struct core *c);
-struct readers *core_readers(struct core *c); /* of a database in memory: for the writer's thread, outside of commands */
+struct readers *core_readers(struct core *c); /* of a database in memory: for the writer's thread, outside of
+                                               * commands */
 struct hub *core_hub(struct core *c);
 uint64_t core_epoch(const struct core *c);
 /* Of core's clock, for any thread.  The wall clock never lies behind what is stored. */
@@ -63,8 +64,8 @@ void core_submit(struct core *c, struct http_request *r, struct command *cmd, in
 void core_tell(struct core *c, struct command *cmd);
 /* For the driver: waits for the commit (60 s at most), takes over cmd, returns its outcome. */
 enum rc core_call(struct core *c, struct command *cmd, struct err *err);
-/* For a core that was never started: carries out a command that may park, and takes it over.  `answered` is called after
- * the commit that answers it, which may be that of a later call, and must not call the core. */
+/* For a core that was never started: carries out a command that may park, and takes it over.  `answered` is called
+ * after the commit that answers it, which may be that of a later call, and must not call the core. */
 void core_post(struct core *c, struct command *cmd, void (*answered)(struct command *cmd, void *context),
                void *context);
 /* The caller of a posted command that was not answered yet has hung up. */

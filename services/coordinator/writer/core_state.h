@@ -28,7 +28,8 @@ struct core {
   struct event *events, **events_tail; /* of the transaction in hand: journal.h */
   bool dispatch_due;                   /* rounds or versions changed: look at all parked polls again */
   bool samples_due;                    /* samples wait again: look at parked polls until nothing waits any more */
-  bool passes_due;                     /* a pass waits, or another run's weights: look at parked polls of preprocessors */
+  bool passes_due;                     /* a pass waits, or another run's weights: look at parked polls of
+                                        * preprocessors */
   bool nothing_waits;                  /* said by a poll that any sample would have been given to */
   bool kick_due;                       /* something changed that the driver may act on */
   int64_t undone;                      /* savepoints rolled back so far: memory that follows rows reads them again */

@@ -19,7 +19,8 @@ enum rc control_pause_at_end(struct http_request *r, struct server *s,
 enum rc control_resume(struct server *s, struct err *err);
 /* The weights that decode are this version from now on.  RC_TIMEOUT. */
 enum rc control_relabel(struct server *s, int64_t version, struct err *err);
-/* Weights of a folder become what decodes, or their digest is computed; the request is suspended, and `answer` replies once it is done. */
+/* Weights of a folder become what decodes, or their digest is computed; the request is suspended, and `answer` replies
+ * once it is done. */
 enum rc control_load(struct http_request *r, struct server *s, const struct staging_order *order, struct err *err);
 
 /* A version's number in a client's spelling: an integer, or its decimal digits; v NULL: as it is. */

@@ -1,6 +1,6 @@
 /* POST /v1/completions: the OpenAI shape over the same engine, whole or streamed.  Of vLLM's additions it takes top_k,
- * min_p, min_tokens, repetition_penalty, ignore_eos, stop_token_ids, return_token_ids and others (openai_fields.c); what
- * is not offered is refused by its name.
+ * min_p, min_tokens, repetition_penalty, ignore_eos, stop_token_ids, return_token_ids and others (openai_fields.c);
+ * what is not offered is refused by its name.
  *
  * Previous hop of a plain request: the HTTP layer.  Next: requests.c. */
 #include "services/generation-server/api/handlers.h"

@@ -1,11 +1,13 @@
 /* POST /v1/push-weights?run=&version=&epoch=&announced=: takes a version's safetensors bytes, to be staged beside the
  * weights that decode, and checks them against X-Leasehold-Digest.  announced=true: the coordinator has accepted the
  * version, so it is activated as soon as it is staged.  With &token=&rank=&size=&bytes=&wait_ms= the request has no
- * body: the bytes come by broadcast over the communicator of that token (broadcast_intake.h).  With &base=, the digest of
- * the version that is active or staged, the body is what changed since then (common/model/network/weights_changes.h).
+ * body: the bytes come by broadcast over the communicator of that token (broadcast_intake.h).  With &base=, the digest
+ * of the version that is active or staged, the body is what changed since then
+ * (common/model/network/weights_changes.h).
  *
- * 409 under a stale epoch, a superseded version or a base that is not here and 503 while the model is unknown, before the body is read; 422 when
- * the file is wrong or its digest differs.  The stager does the work: the request is suspended, the weights are filled from its body in place.
+ * 409 under a stale epoch, a superseded version or a base that is not here and 503 while the model is unknown, before
+ * the body is read; 422 when the file is wrong or its digest differs.  The stager does the work: the request is
+ * suspended, the weights are filled from its body in place.
  *
  * Previous hop of a version: trainer-server/publish/publisher.c.  Next: staging.c. */
 #include <stdio.h>
@@ -66,7 +68,8 @@ static enum rc read_base(struct staging_push *push, const struct http_request *r
   const char *text = http_query(r, "base");
   push->from_base = text != NULL;
   if (!text || (digest_from_hex(&push->base, text) && !http_query(r, "token"))) return RC_OK;
-  return err_set(err, RC_INVALID, "base", "expected a digest of 64 hexadecimal digits and no token, got \"%.70s\"", text);
+  return err_set(err, RC_INVALID, "base", "expected a digest of 64 hexadecimal digits and no token, got \"%.70s\"",
+                 text);
 }
 
 static enum rc read_push(struct staging_push *push, struct http_request *r, uint64_t our_epoch, struct err *err) {

@@ -135,7 +135,8 @@ static enum rc read_disk_update(struct disk_update *u, struct http_request *r, s
       {.name = "token_step", .kind = FIELD_I64, .target = &u->token_step, .min = 0, .max = 9007199254740991},
       {.name = "manifest", .kind = FIELD_VALUE, .target = &u->manifest},
   };
-  if (rc == RC_OK) rc = json_fields(body, fields, sizeof fields / sizeof fields[0], UNKNOWN_REFUSED, http_arena(r), err);
+  if (rc == RC_OK)
+    rc = json_fields(body, fields, sizeof fields / sizeof fields[0], UNKNOWN_REFUSED, http_arena(r), err);
   if (rc != RC_OK) return rc;
   if (u->load_format && strcmp(u->load_format, "auto") != 0 && strcmp(u->load_format, "safetensors") != 0)
     return err_set(err, RC_UNSUPPORTED, "load_format", "expected auto or safetensors, got \"%.40s\"", u->load_format);

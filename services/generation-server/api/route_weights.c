@@ -123,7 +123,8 @@ void handle_vllm_start_update(struct http_request *r, void *context) {
   enum rc rc = read_optional(r, fields, 2, &err);
   if (rc == RC_OK && !checkpoint)
     rc = err_set(&err, RC_UNSUPPORTED, "is_checkpoint_format", "expected true: folders are checkpoints");
-  if (rc == RC_OK && draft) rc = err_set(&err, RC_UNSUPPORTED, "include_draft", "expected false: there is no such model");
+  if (rc == RC_OK && draft)
+    rc = err_set(&err, RC_UNSUPPORTED, "include_draft", "expected false: there is no such model");
   if (rc == RC_OK && !control_model(s, &err)) rc = err.rc;
   if (rc == RC_OK) {
     pthread_mutex_lock(&s->update.mutex);
@@ -199,8 +200,9 @@ void handle_update_weight_version(struct http_request *r, void *context) {
   bool aborts = false;
   int64_t number = -1;
   struct buf reply = BUF_INIT;
-  const struct json_field fields[] = {{.name = "new_version", .kind = FIELD_VALUE, .target = &version, .required = true},
-                                      {.name = "abort_all_requests", .kind = FIELD_BOOL, .target = &aborts}};
+  const struct json_field fields[] = {
+      {.name = "new_version", .kind = FIELD_VALUE, .target = &version, .required = true},
+      {.name = "abort_all_requests", .kind = FIELD_BOOL, .target = &aborts}};
   enum rc rc = http_body_json(r, &body, &err);
   if (rc == RC_OK) rc = json_fields(body, fields, 2, UNKNOWN_REFUSED, http_arena(r), &err);
   if (rc == RC_OK) rc = control_read_version(&number, version, "new_version", &err);

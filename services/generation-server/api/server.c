@@ -77,7 +77,8 @@ static enum rc start_http(struct server *s, struct err *err) {
   if (s->options.advertise_url && *s->options.advertise_url)
     snprintf(s->url, sizeof s->url, "%s", s->options.advertise_url);
   else
-    program_default_url(s->url, sizeof s->url, s->options.bind, server_port(s), http_tls_serves(), s->options.coordinator);
+    program_default_url(s->url, sizeof s->url, s->options.bind, server_port(s), http_tls_serves(),
+                        s->options.coordinator);
   return RC_OK;
 }
 

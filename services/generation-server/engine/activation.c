@@ -1,8 +1,8 @@
 /* Decides what a swap of weights does to jobs and samples, and measures what it costs them.
  *
  * Every sample remembers which swap brought the weights that computed its first position (kv_swap); positions are
- * computed in order, so its keys and values are all of the active weights exactly when that is the last swap.  From this
- * the step tells which tokens are fresh (engine_step.c).
+ * computed in order, so its keys and values are all of the active weights exactly when that is the last swap.  From
+ * this the step tells which tokens are fresh (engine_step.c).
  *
  * Previous hop of a version: weights/staging.c through engine.c.  Next: engine_step.c computes with it. */
 #include "services/generation-server/engine/activation.h"
@@ -29,13 +29,15 @@ void activation_open(struct engine *e) {
   e->metric_pause = metrics_register_histogram(
       "leasehold_generation_activation_pause_steps", "",
       "Pauses of running samples when weights were swapped, in decode steps: from the end of the last step under the "
-      "old weights to the start of the first one under the new, divided by the time of the last step that only decoded.",
+      "old weights to the start of the first one under the new, divided by the time of the last step that only "
+      "decoded.",
       PAUSE_STEPS, sizeof PAUSE_STEPS / sizeof *PAUSE_STEPS);
-  e->metric_recompute = metrics_register_histogram(
-      "leasehold_generation_recompute_seconds", "",
-      "Time from a swap of weights until every running sample that had to compute its keys and values again had drawn a "
-      "token.",
-      RECOMPUTE_SECONDS, sizeof RECOMPUTE_SECONDS / sizeof *RECOMPUTE_SECONDS);
+  e->metric_recompute =
+      metrics_register_histogram("leasehold_generation_recompute_seconds", "",
+                                 "Time from a swap of weights until every running sample that had to compute its keys "
+                                 "and values again had drawn a "
+                                 "token.",
+                                 RECOMPUTE_SECONDS, sizeof RECOMPUTE_SECONDS / sizeof *RECOMPUTE_SECONDS);
 }
 
 /* --- keys and values --- */

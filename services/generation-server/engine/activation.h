@@ -10,8 +10,8 @@
  * can be computed would keep samples from ever getting a token.
  *
  * The pause is the time from the end of the last step under the old weights to the start of the first one under the
- * new, for samples that go on.  It is short because others are told of the swap after that step.  On the engine's thread
- * but for engine_settled (engine.h); nothing allocates. */
+ * new, for samples that go on.  It is short because others are told of the swap after that step.  On the engine's
+ * thread but for engine_settled (engine.h); nothing allocates. */
 #ifndef LEASEHOLD_GENERATION_SERVER_ENGINE_ACTIVATION_H
 #define LEASEHOLD_GENERATION_SERVER_ENGINE_ACTIVATION_H
 

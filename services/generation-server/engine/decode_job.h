@@ -48,7 +48,8 @@ struct sample {
   float *top_logprobs;       /* [max_new, job->top_count] */
   struct digest digest;      /* of the weights active when it ended */
   struct kv_sequence kv;     /* kv.length: positions computed (between steps) */
-  int64_t kv_swap;           /* engine->swap when position 0 was computed; later positions are of this swap or later ones */
+  int64_t kv_swap;           /* engine->swap when position 0 was computed; later positions are of this swap or later
+                              * ones */
   struct stop_state matching; /* how much of the job's stop texts its tokens end with */
   bool kv_used;              /* a token was drawn from it */
   bool recomputing;          /* lost it in its slot when weights were swapped, and has drawn no token since */

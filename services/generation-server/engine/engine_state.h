@@ -1,6 +1,6 @@
 /* The engine's memory, shared by engine.c (thread, messages), engine_step.c (one forward pass), activation.c (swaps of
- * weights) and sample_life.c (slots, pages, endings); no other file includes it.  The engine's thread owns everything but the fields that say
- * otherwise. */
+ * weights) and sample_life.c (slots, pages, endings); no other file includes it.  The engine's thread owns everything
+ * but the fields that say otherwise. */
 #ifndef LEASEHOLD_GENERATION_SERVER_ENGINE_ENGINE_STATE_H
 #define LEASEHOLD_GENERATION_SERVER_ENGINE_ENGINE_STATE_H
 
@@ -88,7 +88,8 @@ struct engine {
   bool shown_valid;
   struct err failure; /* rc RC_OK: none */
 
-  atomic_llong tokens_sampled, steps, rows, rows_shared, preemptions, activations, pauses, pause_us, recomputed, busy_slot_us;
+  atomic_llong tokens_sampled, steps, rows, rows_shared, preemptions, activations, pauses, pause_us, recomputed,
+      busy_slot_us;
   struct {
     atomic_llong steps, rows, us;
   } by_rows[WIRE_STEP_SLOTS];

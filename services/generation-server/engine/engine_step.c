@@ -111,16 +111,16 @@ static bool same_kv(const struct engine *e, const struct sample *s, const struct
   return s->row.step > 0 && s->row.step == maker->row_before.step && s->row.row == maker->row_before.row;
 }
 
-/* A sample that has the very row in this step; NULL: none.  A device replays a step by the shape of its rows, and computes
- * each of them. */
+/* A sample that has the very row in this step; NULL: none.  A device replays a step by the shape of its rows, and
+ * computes each of them. */
 static const struct sample *find_maker(const struct engine *e, const struct sample *s) {
   const struct sample *maker = s->head->maker;
   if (!e->model->ops->host_memory || !maker || maker->row.step != e->step) return NULL;
   return maker->head == s->head && maker->count == s->count && same_kv(e, s, maker) ? maker : NULL;
 }
 
-/* Returns the computed row of the first of them.  Of a row that another sample has had computed only the key and the value
- * are written once more. */
+/* Returns the computed row of the first of them.  Of a row that another sample has had computed only the key and the
+ * value are written once more. */
 static int32_t add_rows(struct engine *e, struct sample *s, int32_t first, int32_t count) {
   const bool newest = count == 1 && first + 1 == sample_length(s);
   const struct sample *maker = newest ? find_maker(e, s) : NULL;
@@ -161,7 +161,8 @@ static void add_judged(struct engine *e, struct sample *s, int32_t row, int32_t 
   }
 }
 
-/* Rows [first, first + count) of s start at `row` of the computed ones: notes those from whose logits a token is drawn. */
+/* Rows [first, first + count) of s start at `row` of the computed ones: notes those from whose logits a token is
+ * drawn. */
 static void add_picks(struct engine *e, struct sample *s, int32_t row, int32_t first, int32_t count) {
   const struct decode_job *job = s->job;
   const int32_t P = job->prompt_count, end = first + count;
@@ -305,8 +306,8 @@ static void cut_rows(struct engine *e, int n) {
   }
 }
 
-/* The rows whose logits the picks from `begin` on need, each of them once, as many as there is room for; returns how many
- * picks that serves. */
+/* The rows whose logits the picks from `begin` on need, each of them once, as many as there is room for; returns how
+ * many picks that serves. */
 static int ask_rows(struct engine *e, int begin, int *rows) {
   int end = begin;
   *rows = 0;

@@ -1,7 +1,7 @@
 /* How much KV cache a server takes, and what it can give up where memory is short: pure decisions.
  *
- * With --kv-pages 0 the cache holds every slot at full context, but takes at most a quarter of the memory, no more than the
- * rest leaves, and one sequence at least.  Where the whole does not fit, from the cheapest to the dearest:
+ * With --kv-pages 0 the cache holds every slot at full context, but takes at most a quarter of the memory, no more than
+ * the rest leaves, and one sequence at least.  Where the whole does not fit, from the cheapest to the dearest:
  *
  *   --kv-pages 0             as many as there is room for, where more were asked for
  *   --prefill-chunk 32       prompts take more steps

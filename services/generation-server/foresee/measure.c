@@ -1,6 +1,6 @@
-/* Has the engine, on this thread, compute prompts and decode samples: a prompt alone, then as many samples at once as the
- * server has slots and the run has samples, then fewer, so that what a step costs is known by its rows.  The quickest of each
- * counts. */
+/* Has the engine, on this thread, compute prompts and decode samples: a prompt alone, then as many samples at once as
+ * the server has slots and the run has samples, then fewer, so that what a step costs is known by its rows.  The
+ * quickest of each counts. */
 #include "services/generation-server/foresee/measure.h"
 
 #include <stdlib.h>
@@ -85,7 +85,8 @@ static enum rc weights_fill(struct loaded_model *loaded, const char *dir, struct
   return rc;
 }
 
-/* Of each number of rows the steps that took least in the mean: what else the machine did meanwhile is not the server's. */
+/* Of each number of rows the steps that took least in the mean: what else the machine did meanwhile is not the
+ * server's. */
 static void steps_keep(struct step_sum best[WIRE_STEP_SLOTS], const struct engine_counters *before,
                        const struct engine_counters *now) {
   for (int i = 0; i < WIRE_STEP_SLOTS; i++) {

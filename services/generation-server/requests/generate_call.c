@@ -29,7 +29,8 @@ static enum rc encode_prompt(const struct generate_prompt *prompt, const struct 
   if (!prompt->text) return RC_OK;
   if (!loaded->files.tokenizer)
     return err_set(err, RC_UNSUPPORTED, "text", "this model came without a tokenizer.json: expected token ids");
-  return tokenizer_encode_prompt(loaded->files.tokenizer, prompt->text, prompt->text_len, LIMIT_PROMPT_TOKENS, encoded, err);
+  return tokenizer_encode_prompt(loaded->files.tokenizer, prompt->text, prompt->text_len, LIMIT_PROMPT_TOKENS, encoded,
+                                 err);
 }
 
 /* A text does not show special tokens, so a stop text that names one is looked for by its id. */
@@ -80,25 +81,24 @@ static enum rc make_job(struct decode_job **out, const struct generate_call *cal
     changes.barred = stop;
     changes.barred_count = stop_count;
     changes.min_new = p->min_new_tokens;
-    const struct decode_job_spec spec = {.kind = DECODE_JOB_OF_REQUEST,
-                                         .id = prompt->id ? prompt->id : call->id,
-                                         .prompt = prompt->text ? encoded.items : prompt->ids.items,
-                                         .prompt_count = prompt_count,
-                                         .max_new = p->max_new_tokens > 0 ? p->max_new_tokens : room_behind(prompt_count, loaded),
-                                         .sampling = {.temperature = (float)p->temperature,
-                                                      .top_k = p->top_k > 0 ? p->top_k : 0,
-                                                      .top_p = (float)p->top_p,
-                                                      .min_p = (float)p->min_p},
-                                         .stop = stop,
-                                         .stop_count = stop_count,
-                                         .key = {.seed = alone ? p->seed : seed,
-                                                 .purpose = RNG_REQUEST,
-                                                 .group = alone ? 0 : (uint32_t)at},
-                                         .sample_count = p->n,
-                                         .raw_logprobs = p->raw_logprobs,
-                                         .top_count = p->top_logprobs,
-                                         .changes = &changes,
-                                         .prompt_logprobs = p->prompt_logprobs};
+    const struct decode_job_spec spec = {
+        .kind = DECODE_JOB_OF_REQUEST,
+        .id = prompt->id ? prompt->id : call->id,
+        .prompt = prompt->text ? encoded.items : prompt->ids.items,
+        .prompt_count = prompt_count,
+        .max_new = p->max_new_tokens > 0 ? p->max_new_tokens : room_behind(prompt_count, loaded),
+        .sampling = {.temperature = (float)p->temperature,
+                     .top_k = p->top_k > 0 ? p->top_k : 0,
+                     .top_p = (float)p->top_p,
+                     .min_p = (float)p->min_p},
+        .stop = stop,
+        .stop_count = stop_count,
+        .key = {.seed = alone ? p->seed : seed, .purpose = RNG_REQUEST, .group = alone ? 0 : (uint32_t)at},
+        .sample_count = p->n,
+        .raw_logprobs = p->raw_logprobs,
+        .top_count = p->top_logprobs,
+        .changes = &changes,
+        .prompt_logprobs = p->prompt_logprobs};
     rc = decode_job_create(out, &spec, loaded->model, engine_kv(loaded->engine), err);
   }
   token_ids_free(&encoded);
@@ -236,8 +236,8 @@ void generate_call_release(struct generate_call *call) {
 void generate_call_write_text(const struct generate_call *call, const int32_t *ids, size_t count,
                               struct json_writer *w) {
   struct buf text = BUF_INIT;
-  if (!call->loaded->files.tokenizer || tokenizer_decode_more(call->loaded->files.tokenizer, ids, count, true, &text, NULL) != RC_OK ||
-      text.failed)
+  if (!call->loaded->files.tokenizer ||
+      tokenizer_decode_more(call->loaded->files.tokenizer, ids, count, true, &text, NULL) != RC_OK || text.failed)
     json_write_null(w);
   else
     json_write_string_len(w, text.data ? text.data : "", text.len);

@@ -1,5 +1,5 @@
-/* The fields that OpenAI's completions and chat completions have in common, beside sampling (sampling_fields.h): length,
- * streams, what cannot change the result, and what is refused.
+/* The fields that OpenAI's completions and chat completions have in common, beside sampling (sampling_fields.h):
+ * length, streams, what cannot change the result, and what is refused.
  *
  * Nothing that a client asks for is ignored: a field is done, or it is refused by its name, unless it cannot change the
  * answer.  On an HTTP thread; memory in the request's arena. */

@@ -232,7 +232,8 @@ static enum rc read_id(const char **out, const struct json *rid, bool batch, siz
   if (rc != RC_OK) return rc;
   const bool numbered = batch && !is_array(rid);
   char name[LIMIT_NAME_MAX + 16];
-  const int length = numbered ? snprintf(name, sizeof name, "%s_%zu", word, i) : snprintf(name, sizeof name, "%s", word);
+  const int length =
+      numbered ? snprintf(name, sizeof name, "%s_%zu", word, i) : snprintf(name, sizeof name, "%s", word);
   if (length >= LIMIT_NAME_MAX)
     return err_set(err, RC_INVALID, "rid", "expected room for the number of a prompt in %d characters, got %zu",
                    LIMIT_NAME_MAX - 1, strlen(word));

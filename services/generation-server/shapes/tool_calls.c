@@ -76,8 +76,10 @@ static bool parse_tagged(struct tool_calls *out, const char *text, size_t len, s
     const size_t until = tag ? (size_t)(tag - text) : len;
     if (out->count == 0 || skip_space(text, until, at) < until) buf_append(content, text + at, until - at);
     if (!tag) return true;
-    const size_t begin = skip_space(text, len, until + TOOL_TAG_BYTES), object = object_length(text + begin, len - begin);
-    if (object == 0 || out->count == CALLS_MAX || !read_call(&out->items[out->count], text + begin, object, NULL, arena))
+    const size_t begin = skip_space(text, len, until + TOOL_TAG_BYTES),
+                 object = object_length(text + begin, len - begin);
+    if (object == 0 || out->count == CALLS_MAX ||
+        !read_call(&out->items[out->count], text + begin, object, NULL, arena))
       return false;
     out->count++;
     at = skip_space(text, len, begin + object);

@@ -203,9 +203,11 @@ enum rc vllm_tokenize(struct buf *out, struct http_request *r, const struct load
   rc = json_fields(body, fields, sizeof fields / sizeof fields[0], UNKNOWN_REFUSED, arena, err);
   if (rc == RC_OK) rc = need_tokenizer(loaded, text.bytes ? "prompt" : "messages", err);
   if (rc == RC_OK && (messages != NULL) == (text.bytes != NULL))
-    rc = err_set(err, RC_INVALID, "prompt", "expected either prompt or messages, got %s", messages ? "both" : "neither");
+    rc =
+        err_set(err, RC_INVALID, "prompt", "expected either prompt or messages, got %s", messages ? "both" : "neither");
   if (rc == RC_OK && messages &&
-      (json_type_of(messages) != JSON_ARRAY || json_length(messages) < 1 || json_length(messages) > LIMIT_CHAT_MESSAGES))
+      (json_type_of(messages) != JSON_ARRAY || json_length(messages) < 1 ||
+       json_length(messages) > LIMIT_CHAT_MESSAGES))
     rc = err_set(err, RC_INVALID, "messages", "expected an array of 1 to %d messages", LIMIT_CHAT_MESSAGES);
   if (rc == RC_OK && messages && has_special && special)
     rc = err_set(err, RC_UNSUPPORTED, "add_special_tokens", "expected none: the template has the special tokens");

@@ -205,7 +205,8 @@ static enum rc push_is_wanted(const struct staging *s, const struct staging_push
 
 /* --- filling --- */
 
-/* Where the weights of this digest are, once the engine has swapped; NULL: not here.  While FILLING the engine keeps its set. Mutex held. */
+/* Where the weights of this digest are, once the engine has swapped; NULL: not here.  While FILLING the engine keeps
+ * its set. Mutex held. */
 static const struct weights *find_base(const struct staging *s, const struct digest *base) {
   struct policy active;
   if (s->state == STAGE_STAGED && digest_equal(&s->staged.digest, base)) return s->spare;
@@ -216,11 +217,12 @@ static const struct weights *find_base(const struct staging *s, const struct dig
 static enum rc base_missing(const struct digest *base, struct err *err) {
   char hex[DIGEST_HEX_MAX];
   digest_hex(hex, base);
-  return err_set(err, RC_CONFLICT, "base", "expected changes of weights that are active or staged here, got those of %s", hex);
+  return err_set(err, RC_CONFLICT, "base",
+                 "expected changes of weights that are active or staged here, got those of %s", hex);
 }
 
-/* Takes the spare set for filling, from weights of digest `base`, unless that is NULL. RC_TIMEOUT when the engine does not
- * give the set back. */
+/* Takes the spare set for filling, from weights of digest `base`, unless that is NULL. RC_TIMEOUT when the engine does
+ * not give the set back. */
 static enum rc begin_filling(struct staging *s, const struct digest *base, const struct weights **from,
                              struct weights **out, struct err *err) {
   const struct timespec until = clock_deadline_in(ACTIVATION_WAIT_MS);
@@ -323,7 +325,10 @@ static void do_push(struct staging *s, const struct staging_push *push) {
   metric_add(push->by_broadcast ? s->metric_broadcast : s->metric_body, 1);
   if (push->from_base) metric_add(s->metric_changes, 1);
   log_info("version %lld of run %s is staged, %zu bytes%s in %lld ms", (long long)push->version, push->run, len,
-           push->by_broadcast ? " by broadcast" : push->from_base ? " of changes" : "", (long long)(clock_monotonic_ms() - begin_ms));
+           push->by_broadcast ? " by broadcast"
+           : push->from_base  ? " of changes"
+                              : "",
+           (long long)(clock_monotonic_ms() - begin_ms));
   struct buf body = BUF_INIT;
   push_answer_encode(&answer, &body);
   http_reply_json(push->request, 200, &body);
@@ -490,7 +495,8 @@ static enum rc await_pause(struct staging *s, struct policy *policy, struct err 
   engine_policy(s->loaded->engine, policy);
   if (stopping) return err_set(err, RC_UNAVAILABLE, NULL, "the server is stopping");
   if (engine_paused(e)) return RC_OK;
-  if (!engine_pausing(e)) return err_set(err, RC_CONFLICT, NULL, "the pause was taken back before open requests had ended");
+  if (!engine_pausing(e))
+    return err_set(err, RC_CONFLICT, NULL, "the pause was taken back before open requests had ended");
   engine_resume(s->loaded->engine);
   return err_set(err, RC_TIMEOUT, NULL, "open requests have not ended within %d ms", PAUSE_WAIT_MS);
 }
@@ -570,8 +576,9 @@ enum rc staging_start(struct staging **out, const struct staging_options *option
   s->metric_pulled = count_by("way=\"pull\"");
   s->metric_changes = metrics_register(METRIC_COUNTER, "leasehold_generation_versions_from_changes_total", "",
                                        "Versions pushed as changes of one that the server held.");
-  s->metric_replaced = metrics_register(METRIC_COUNTER, "leasehold_generation_versions_replaced_total", "",
-                                        "Versions that were staged, and replaced by another before they were activated.");
+  s->metric_replaced =
+      metrics_register(METRIC_COUNTER, "leasehold_generation_versions_replaced_total", "",
+                       "Versions that were staged, and replaced by another before they were activated.");
   s->retry_ms = RETRY_MIN_MS;
   pthread_mutex_init(&s->mutex, NULL);
   cond_init(&s->changed);
@@ -666,7 +673,8 @@ void staging_push_abandoned(struct staging *s, const struct http_request *reques
 /* s->mutex held. */
 static enum rc takes_orders(const struct staging *s, struct err *err) {
   if (!s->options.standalone)
-    return err_set(err, RC_CONFLICT, NULL, "expected a server without a coordinator: it says which weights decode here");
+    return err_set(err, RC_CONFLICT, NULL,
+                   "expected a server without a coordinator: it says which weights decode here");
   if (s->stopping || !s->loaded)
     return err_set(err, RC_UNAVAILABLE, NULL,
                    s->stopping ? "the server is stopping" : "the model's files are not known yet");

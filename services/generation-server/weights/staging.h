@@ -10,9 +10,9 @@
  * has accepted it already (announced); without a coordinator every push is current.  The newest wins: it replaces one
  * that is staged or waits, and a version whose turn never comes is skipped.  An engine that is not settled (engine.h)
  * is left alone until it is.  The digest is computed from the memory that the kernels will read, never echoed.
- * A push may bring only what changed since the version that decodes, or that is staged: that one is the base, and the digest
- * of the whole proves the result.  When the model itself is unknown, its
- * files are fetched first, from the trainer of the current version. */
+ * A push may bring only what changed since the version that decodes, or that is staged: that one is the base, and the
+ * digest of the whole proves the result.  When the model itself is unknown, its files are fetched first, from the
+ * trainer of the current version. */
 #ifndef LEASEHOLD_GENERATION_SERVER_WEIGHTS_STAGING_H
 #define LEASEHOLD_GENERATION_SERVER_WEIGHTS_STAGING_H
 

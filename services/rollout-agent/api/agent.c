@@ -1,7 +1,8 @@
 /* Ties the parts of the agent together: starts them, passes on what one tells the other, drains and stops them.
  *
- * Order of starting: HTTP, which answers for its health only; the loader, the leases; then HTTP opens, and the heartbeat begins.  Of
- * stopping: leases are handed back, the agent deregisters, HTTP closes, then loader, heartbeat and leases stop. */
+ * Order of starting: HTTP, which answers for its health only; the loader, the leases; then HTTP opens, and the
+ * heartbeat begins.  Of stopping: leases are handed back, the agent deregisters, HTTP closes, then loader, heartbeat
+ * and leases stop. */
 #include "services/rollout-agent/api/agent.h"
 
 #include <stdio.h>

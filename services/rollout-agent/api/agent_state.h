@@ -1,4 +1,5 @@
-/* What an agent is started with, and its parts: the context of every route.  agent.c makes and frees them, the routes only read. */
+/* What an agent is started with, and its parts: the context of every route.  agent.c makes and frees them, the routes
+ * only read. */
 #ifndef LEASEHOLD_ROLLOUT_AGENT_API_AGENT_STATE_H
 #define LEASEHOLD_ROLLOUT_AGENT_API_AGENT_STATE_H
 

@@ -1,5 +1,6 @@
-/* GET /healthz: the process lives.  GET /readyz: 200 when the engine was proven to hold a version and the agent is not draining, else
- * 503 with the reason.  GET /metrics: the agent's counters, then all metrics.  Called by the HTTP layer. */
+/* GET /healthz: the process lives.  GET /readyz: 200 when the engine was proven to hold a version and the agent is not
+ * draining, else 503 with the reason.  GET /metrics: the agent's counters, then all metrics.  Called by the HTTP
+ * layer. */
 #include "services/rollout-agent/api/routes.h"
 
 #include "common/base/metrics.h"

@@ -1,5 +1,5 @@
-/* Calls an engine of others.  Called by weights/loader.c (observe, load) and worker/sampling.c (generate, version), each on threads
- * of its own with clients of its own. */
+/* Calls an engine of others.  Called by weights/loader.c (observe, load) and worker/sampling.c (generate, version),
+ * each on threads of its own with clients of its own. */
 #include "services/rollout-agent/engine/client.h"
 
 #include <stdio.h>

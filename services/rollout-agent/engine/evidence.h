@@ -4,10 +4,10 @@
  *   checksum  over the engine's memory, where it offers one
  *   probe     else: log-probabilities of a fixed greedy request, to the bit, or within the user's tolerance
  *
- * Two questions.  Is the engine still what it was when the version was loaded (evidence_agrees)?  And did a load of other
- * weights change anything (evidence_moved)?  An engine that says that it has loaded, and has not, answers the first
- * with yes and the second with no.  Nothing here can tell which of two engines that agree with themselves computes
- * rightly: the trainer's own log-probabilities do.  Pure. */
+ * Two questions.  Is the engine still what it was when the version was loaded (evidence_agrees)?  And did a load of
+ * other weights change anything (evidence_moved)?  An engine that says that it has loaded, and has not, answers the
+ * first with yes and the second with no.  Nothing here can tell which of two engines that agree with themselves
+ * computes rightly: the trainer's own log-probabilities do.  Pure. */
 #ifndef LEASEHOLD_ROLLOUT_AGENT_ENGINE_EVIDENCE_H
 #define LEASEHOLD_ROLLOUT_AGENT_ENGINE_EVIDENCE_H
 

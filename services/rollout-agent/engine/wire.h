@@ -52,8 +52,8 @@ struct engine_wire {
   bool logprobs_at_temperature;              /* log-probabilities are those of logits / temperature, by default */
 };
 
-/* RC_INVALID: as many log-probabilities as tokens, finite and at most 0; at most max_new_tokens, exactly so many where the
- * sample ended by length; a sample that stopped ends in one of the request's stop ids, and none comes before. */
+/* RC_INVALID: as many log-probabilities as tokens, finite and at most 0; at most max_new_tokens, exactly so many where
+ * the sample ended by length; a sample that stopped ends in one of the request's stop ids, and none comes before. */
 enum rc engine_answer_check(const struct engine_answer *a, const struct engine_request *r, struct err *err);
 /* "stop", "length"; anything else is FINISH_ABORT. */
 enum finish_reason engine_finish(const char *name);

@@ -1,9 +1,11 @@
 /* Loads versions into an engine of others, and proves them.
  *
- * The thread alone calls the engine's control routes and the trainer; slots only wait here.  The mutex is never held across a call.
+ * The thread alone calls the engine's control routes and the trainer; slots only wait here.  The mutex is never held
+ * across a call.
  * Memory: one version's file while it is pulled.
  *
- * Previous hop of a version: the trainer, named by the coordinator's answers.  Next: the engine's load (engine/client.c). */
+ * Previous hop of a version: the trainer, named by the coordinator's answers.  Next: the engine's load
+ * (engine/client.c). */
 #include "services/rollout-agent/weights/loader.h"
 
 #include <pthread.h>

@@ -1,4 +1,5 @@
-/* The loader: one thread that has the engine of others load the current version, and proves what it holds, again and again.
+/* The loader: one thread that has the engine of others load the current version, and proves what it holds, again and
+ * again.
  *
  *           another version is current      its folder is whole, no request runs       the engine says so
  *   HOLDS ------------------------> FETCHING ------------------------------> LOADING ----------------> PROVING --> HOLDS
@@ -6,10 +7,11 @@
  *     +-- a proof fails, an answer      +----- a pause that grows ------- DOUBTED <-----------------------+
  *         names other weights ---------------------------------------------^
  *
- * Requests run between loader_enter and loader_leave, never beside a load.  A request counts only when a proof that began after its
- * end shows the evidence of the load (loader_prove); one proof serves all that wait for it.  While nothing is held no lease is asked
- * for.  A load of other weights must move the evidence; a load of the weights that were proven last must bring theirs back.  The first
- * load of a process has nothing to be compared with: from then on, and in the rounds' mismatch, a lie shows.
+ * Requests run between loader_enter and loader_leave, never beside a load.  A request counts only when a proof that
+ * began after its end shows the evidence of the load (loader_prove); one proof serves all that wait for it.  While
+ * nothing is held no lease is asked for.  A load of other weights must move the evidence; a load of the weights that
+ * were proven last must bring theirs back.  The first load of a process has nothing to be compared with: from then on,
+ * and in the rounds' mismatch, a lie shows.
  *
  * Thread-safe; one mutex. */
 #ifndef LEASEHOLD_ROLLOUT_AGENT_WEIGHTS_LOADER_H
@@ -48,8 +50,8 @@ struct loader_counters {
 };
 
 enum rc loader_start(struct loader **out, const struct loader_options *options, struct err *err);
-/* The coordinator says which version is current.  Answers may overtake each other: an older one is believed when it is repeated.
- * A version with the weights that are held is held at once. */
+/* The coordinator says which version is current.  Answers may overtake each other: an older one is believed when it is
+ * repeated.  A version with the weights that are held is held at once. */
 void loader_told_current(struct loader *l, const struct current_version *told);
 /* After a registration: the next version that the coordinator names is current, whatever it is. */
 void loader_forget_current(struct loader *l);

@@ -1,9 +1,11 @@
-/* A policy version as a Hugging Face folder that an engine of others can load: pulled from the trainer, and proven by its digest.
+/* A policy version as a Hugging Face folder that an engine of others can load: pulled from the trainer, and proven by
+ * its digest.
  *
  *   trainer --GET /v1/weights/{version}--> memory --digest of what was announced--> ROOT/NAME.partial --rename--> ROOT/NAME
  *
- * ROOT is this agent's alone.  A folder of the right name was whole when it was renamed; its digest is computed again before it is
- * used again.  The whole file is in memory while it is pulled.  Blocking; called by the loader's thread. */
+ * ROOT is this agent's alone.  A folder of the right name was whole when it was renamed; its digest is computed again
+ * before it is used again.  The whole file is in memory while it is pulled.  Blocking; called by the loader's
+ * thread. */
 #ifndef LEASEHOLD_ROLLOUT_AGENT_WEIGHTS_VERSION_FOLDER_H
 #define LEASEHOLD_ROLLOUT_AGENT_WEIGHTS_VERSION_FOLDER_H
 

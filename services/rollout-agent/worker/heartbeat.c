@@ -1,8 +1,8 @@
 /* Fills this agent's heartbeats and passes on their answers.
  *
- * Owns the registration (common/client/registration.h), whose thread runs the callbacks; agent.c starts and stops it.  Other threads
- * only set the draining mark or call registration's own functions.  The agent registers as a generation worker whose engine is not
- * ours: rounds in which it has a part say so. */
+ * Owns the registration (common/client/registration.h), whose thread runs the callbacks; agent.c starts and stops it.
+ * Other threads only set the draining mark or call registration's own functions.  The agent registers as a generation
+ * worker whose engine is not ours: rounds in which it has a part say so. */
 #include "services/rollout-agent/worker/heartbeat.h"
 
 #include <stdatomic.h>

@@ -1,8 +1,8 @@
 /* Fills this agent's heartbeats and handles the coordinator's answers.
  * common/client/registration.h decides when to register and when to send one.
  *
- * A heartbeat renews the leases held, and says which weights the engine was proven to hold; its answer names leases that are lost, and
- * the current version. */
+ * A heartbeat renews the leases held, and says which weights the engine was proven to hold; its answer names leases
+ * that are lost, and the current version. */
 #ifndef LEASEHOLD_ROLLOUT_AGENT_WORKER_HEARTBEAT_H
 #define LEASEHOLD_ROLLOUT_AGENT_WORKER_HEARTBEAT_H
 

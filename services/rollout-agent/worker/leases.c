@@ -1,12 +1,14 @@
 /* Pulls leases, has the slots draw their samples, and posts the results.
  *
- * Owns the table of held leases, one puller thread, the slots' threads and their HTTP clients.  Called by heartbeat.c (leases held,
- * leases lost, a new registration) and by the loader's thread (leases_wake).  The mutex is never held across a call.
+ * Owns the table of held leases, one puller thread, the slots' threads and their HTTP clients.  Called by heartbeat.c
+ * (leases held, leases lost, a new registration) and by the loader's thread (leases_wake).  The mutex is never held
+ * across a call.
  *
- * Memory: an answer's arena holds its leases, and is freed with the last of them; each sample has an arena of its own, freed with
- * its lease; HELD_MAX leases and the queue bound them all.
+ * Memory: an answer's arena holds its leases, and is freed with the last of them; each sample has an arena of its own,
+ * freed with its lease; HELD_MAX leases and the queue bound them all.
  *
- * Previous hop of a rollout: coordinator/api/route_leases.c.  Next: sampling.c, then coordinator/api/route_results.c. */
+ * Previous hop of a rollout: coordinator/api/route_leases.c.  Next: sampling.c, then
+ * coordinator/api/route_results.c. */
 #include "services/rollout-agent/worker/leases.h"
 
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /* GET /v1/batches/{id} and GET /v1/steps/{id}: the job's status, or a long poll (?wait_ms=) until it ends.  A batch's
- * log-probabilities are left out where ?logprobs=0 says that their digest is enough; ?entropies=1 adds the entropies behind
- * them; ?form=tensors makes the answer safetensors, which is what the coordinator asks for. */
+ * log-probabilities are left out where ?logprobs=0 says that their digest is enough; ?entropies=1 adds the entropies
+ * behind them; ?form=tensors makes the answer safetensors, which is what the coordinator asks for. */
 #include <string.h>
 
 #include "services/trainer-server/api/handlers.h"

@@ -95,7 +95,8 @@ void handle_get_model_file(struct http_request *r, void *context) {
   }
 }
 
-/* Weights are loaded before any handler is called; but while a run is replayed they are older than what it has reached. */
+/* Weights are loaded before any handler is called; but while a run is replayed they are older than what it has
+ * reached. */
 void handle_readyz(struct http_request *r, void *context) {
   struct board_view v;
   struct err err;

@@ -6,7 +6,8 @@
  * superseded, it is sent out of its checkpoint, which is never pruned.
  *
  * The answer is read out of the published bytes as its peer takes it, however many servers ask.  A peer that is still
- * reading when the version after the next one is about to be serialized loses its connection: see board/weights_blob.h. */
+ * reading when the version after the next one is about to be serialized loses its connection: see
+ * board/weights_blob.h. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

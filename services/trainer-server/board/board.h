@@ -3,8 +3,8 @@
  *   engine        --version, run, busy-->      board  --view, published weights--> handlers, publisher, registration
  *   registration  --epoch, fence, role-->             --whose messages are taken (authority.h)--> handlers
  *
- * Handlers copy the view out under `lock`; the engine's thread writes it, and what the coordinator says of epoch and fence
- * comes from the registration's thread.  Nothing here waits for anything but that lock.
+ * Handlers copy the view out under `lock`; the engine's thread writes it, and what the coordinator says of epoch and
+ * fence comes from the registration's thread.  Nothing here waits for anything but that lock.
  *
  *   READY <--a step reaches the version that the coordinator recorded-- REPLAYING
  *     `--------an opening names a newer version than the one held---------^
@@ -60,8 +60,8 @@ void board_free(struct board *b);
 void board_view(struct board *b, struct board_view *out);
 /* RC_CONFLICT for another run or version than the current. */
 enum rc board_check_version(struct board *b, const char *run, int64_t version, struct err *err);
-/* Begins to read the current version's bytes; end with weights_blob_read_end.  RC_NOT_FOUND, RC_CONFLICT when the version is
- * superseded, or RC_UNAVAILABLE when a replay is to reach it.  run "" matches any. */
+/* Begins to read the current version's bytes; end with weights_blob_read_end.  RC_NOT_FOUND, RC_CONFLICT when the
+ * version is superseded, or RC_UNAVAILABLE when a replay is to reach it.  run "" matches any. */
 enum rc board_read_weights(struct board *b, const char *run, int64_t version, struct weights_blob **out,
                            struct err *err);
 
@@ -84,11 +84,11 @@ void board_run_end(struct board *b);
 void board_attach(struct board *b, const char *run, int64_t current_version, struct board_view *out);
 /* The run took its last step: the engine waits for another run. */
 void board_detach(struct board *b);
-/* Before another version is serialized: ends the answers that still read a superseded one.  RC_UNAVAILABLE while one is still
- * being pushed; a coordinator takes no step before it has heard of the last one's pushes, so this passes. */
+/* Before another version is serialized: ends the answers that still read a superseded one.  RC_UNAVAILABLE while one is
+ * still being pushed; a coordinator takes no step before it has heard of the last one's pushes, so this passes. */
 enum rc board_make_room(struct board *b, struct err *err);
-/* While changes are made: so many bytes there are of them so far, and at most `most` may there be together with the older ones, of
- * which the oldest go.  Any thread. */
+/* While changes are made: so many bytes there are of them so far, and at most `most` may there be together with the
+ * older ones, of which the oldest go.  Any thread. */
 void board_make_room_for_changes(struct board *b, size_t made, size_t most);
 /* Makes it the version that everybody sees, and takes over the caller's hold.  Room has been made for it. */
 void board_publish(struct board *b, struct weights_blob *blob);

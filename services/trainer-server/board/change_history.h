@@ -4,9 +4,10 @@
  *   version 4 --link--> version 5 --link--> version 6 --link--> version 7, the newest
  *                       `------ a server that holds 5 is sent these two ------'
  *
- * The board adds a link when it publishes a version; pushes find links and hold them while they send.  Together the links
- * are never larger than half of a version's file, and at most CHANGES_LINKS_MAX: beyond, the oldest are dropped; so are those that
- * the link being made leaves no room for, all of which would have to go once it is added.  Any thread. */
+ * The board adds a link when it publishes a version; pushes find links and hold them while they send.  Together the
+ * links are never larger than half of a version's file, and at most CHANGES_LINKS_MAX: beyond, the oldest are dropped;
+ * so are those that the link being made leaves no room for, all of which would have to go once it is added.  Any
+ * thread. */
 #ifndef LEASEHOLD_TRAINER_SERVER_BOARD_CHANGE_HISTORY_H
 #define LEASEHOLD_TRAINER_SERVER_BOARD_CHANGE_HISTORY_H
 

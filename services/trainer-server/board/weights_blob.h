@@ -1,17 +1,19 @@
-/* The serialized weights of one version: the bytes that are pushed, pulled and checkpointed, once in memory however many use them.
+/* The serialized weights of one version: the bytes that are pushed, pulled and checkpointed, once in memory however
+ * many use them.
  *
  *   holders   the board while it is the current version, the engine, the publisher: they may use `bytes` freely
  *   pushers   pushes in the background: the same, but no other version waits for them
  *   readers   answers to GET /v1/weights that are on their way: they copy piece by piece with weights_blob_read
  *
- * A superseded version lives on for its readers, until another version is about to be serialized: weights_blob_shut, called
- * then (board.c), ends the answers that are still going out, however slowly their peers read.  So the bytes of two versions
- * at most are in memory: of the current one, and of the one before or the next one; and where versions are pushed in the
- * background, of two more (publish/background.h).
+ * A superseded version lives on for its readers, until another version is about to be serialized: weights_blob_shut,
+ * called then (board.c), ends the answers that are still going out, however slowly their peers read.  So the bytes of
+ * two versions at most are in memory: of the current one, and of the one before or the next one; and where versions are
+ * pushed in the background, of two more (publish/background.h).
  *
  * With --lean they lie in a scratch file, and pages that are read or written leave memory soon after.
  *
- * Any thread.  The mutex guards the counts, `shut` and, against readers, `bytes`; it is held for one piece's copy at most. */
+ * Any thread.  The mutex guards the counts, `shut` and, against readers, `bytes`; it is held for one piece's copy at
+ * most. */
 #ifndef LEASEHOLD_TRAINER_SERVER_BOARD_WEIGHTS_BLOB_H
 #define LEASEHOLD_TRAINER_SERVER_BOARD_WEIGHTS_BLOB_H
 
@@ -43,7 +45,8 @@ struct weights_blob {
 
 /* Without bytes yet; the caller is its only holder. */
 enum rc weights_blob_create(struct weights_blob **out, const char *run, int64_t version, struct err *err);
-/* The bytes, at most `most`, shall lie in a scratch file in this folder, of which only the part at hand is in memory. */
+/* The bytes, at most `most`, shall lie in a scratch file in this folder, of which only the part at hand is in
+ * memory. */
 enum rc weights_blob_map(struct weights_blob *b, const char *scratch_dir, size_t most, struct err *err);
 /* Done for now with some of them, or with all: they may leave memory. */
 void weights_blob_part_done(const struct weights_blob *b, const void *part, size_t count);

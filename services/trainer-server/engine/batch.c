@@ -45,8 +45,8 @@ static struct unit_report report_of(const struct unit_result *u, size_t samples,
                                         .poisoned = poisoned}};
 }
 
-/* Refuses a batch before its first unit is accumulated.  The handler has checked its tokens, under the version that is checked
- * again here; unit_compute checks each unit before it computes. */
+/* Refuses a batch before its first unit is accumulated.  The handler has checked its tokens, under the version that is
+ * checked again here; unit_compute checks each unit before it computes. */
 static enum rc batch_check(struct engine *e, const struct submit_batch *in, struct err *err) {
   enum rc rc = board_check_version(e->board, in->run, in->version, err);
   if (rc != RC_OK) return rc;
@@ -110,7 +110,8 @@ static void gradient_begin(struct units_job *j, size_t g, struct lane *lane, str
   lane->clear = false;
 }
 
-/* Afterwards; false: it poisoned the step.  Parts are in the sums already: a unit of the CPU's that was begun does not fail. */
+/* Afterwards; false: it poisoned the step.  Parts are in the sums already: a unit of the CPU's that was begun does not
+ * fail. */
 static bool gradient_end(struct units_job *j, size_t g, struct lane *lane) {
   struct engine *e = j->engine;
   if (e->learning.parts) return gradient_parts_end(e->learning.parts);
@@ -118,9 +119,10 @@ static bool gradient_end(struct units_job *j, size_t g, struct lane *lane) {
   return j->work->adds[g] ? unit_add(j, lane) : true;
 }
 
-/* One group of a check: log-probabilities and draws under the version's weights, whatever inner steps there were.  One that
- * is taken ahead has its gradient from the same pass; it goes into the sums where no draw differs. */
-static enum rc check_unit(struct units_job *j, size_t g, struct lane *lane, struct timeline *timeline, struct err *err) {
+/* One group of a check: log-probabilities and draws under the version's weights, whatever inner steps there were.  One
+ * that is taken ahead has its gradient from the same pass; it goes into the sums where no draw differs. */
+static enum rc check_unit(struct units_job *j, size_t g, struct lane *lane, struct timeline *timeline,
+                          struct err *err) {
   struct engine *e = j->engine;
   const struct submit_batch *in = j->work->in;
   const struct batch_group *group = &in->groups[g];
@@ -186,16 +188,16 @@ static enum rc judge(const struct verified_unit *v, struct sample_refusal *out, 
 }
 
 /* The log-probabilities and draws of a forward pass alone, judged. */
-static enum rc judge_alone(struct verified_unit *v, struct sample_refusal *out, int *refused, struct unit_result *result,
-                           struct timeline *timeline, struct err *err) {
+static enum rc judge_alone(struct verified_unit *v, struct sample_refusal *out, int *refused,
+                           struct unit_result *result, struct timeline *timeline, struct err *err) {
   const struct engine *e = v->job->engine;
   const enum rc rc =
       unit_draw(v->lane->learner, v->policies->current, &e->run.unit, v->unit, &v->draws, result, timeline, err);
   return rc == RC_OK ? judge(v, out, refused, err) : rc;
 }
 
-/* The gradient with draws from the same logits, judged.  Where parts of a gradient go straight into the sums, the unit is
- * judged before it is computed. */
+/* The gradient with draws from the same logits, judged.  Where parts of a gradient go straight into the sums, the unit
+ * is judged before it is computed. */
 static enum rc compute_and_judge(struct verified_unit *v, struct unit_result *result, struct timeline *timeline,
                                  struct err *err) {
   struct engine *e = v->job->engine;
@@ -222,7 +224,8 @@ static bool same_refusals(const struct verified_unit *v, int again) {
   return same;
 }
 
-/* What is refused has been found twice: a passing fault of this machine accuses nobody, and its gradient is not used. */
+/* What is refused has been found twice: a passing fault of this machine accuses nobody, and its gradient is not
+ * used. */
 static enum rc verified_compute(struct verified_unit *v, struct unit_result *result, struct timeline *timeline,
                                 struct err *err) {
   int64_t logprob_us = 0, compute_us = 0;
@@ -403,7 +406,8 @@ static int64_t kl_rounded(double kl) {
 static void keep_ahead(struct engine *e, const struct batch_group *group, const struct unit_report *r) {
   struct digest content;
   batch_group_digest(&content, group);
-  accumulated_keep(accumulated_find(e->next_step.accumulated, group->id), &content, &r->stats, r->samples, r->sample_count);
+  accumulated_keep(accumulated_find(e->next_step.accumulated, group->id), &content, &r->stats, r->samples,
+                   r->sample_count);
 }
 
 /* A group that a check took ahead, as it comes in its batch: answered from what was kept. */
@@ -413,13 +417,15 @@ static enum rc take_kept(struct unit_report *r, const struct kept_unit *kept, co
   size_t at = 0;
   batch_group_digest(&content, group);
   if (!digest_equal(&content, &kept->content))
-    return err_set(err, RC_CONFLICT, "groups", "group %s was taken ahead of its batch with other samples or advantages", group->id);
+    return err_set(err, RC_CONFLICT, "groups", "group %s was taken ahead of its batch with other samples or advantages",
+                   group->id);
   float *numbers = arena_alloc(arena, 2 * kept->count + 1, sizeof *numbers);
   *r = (struct unit_report){.state = UNIT_DONE,
                             .stats = kept->stats,
                             .samples = arena_alloc(arena, group->sample_count + 1, sizeof *r->samples),
                             .sample_count = group->sample_count};
-  if (!numbers || !r->samples) return err_set(err, RC_NO_MEMORY, NULL, "the results of group %s were refused memory", group->id);
+  if (!numbers || !r->samples)
+    return err_set(err, RC_NO_MEMORY, NULL, "the results of group %s were refused memory", group->id);
   memcpy(numbers, kept->numbers, 2 * kept->count * sizeof *numbers);
   for (size_t i = 0; i < group->sample_count; i++) {
     const struct batch_sample *s = &group->samples[i];
@@ -431,8 +437,8 @@ static enum rc take_kept(struct unit_report *r, const struct kept_unit *kept, co
   return RC_OK;
 }
 
-/* Whether a check may take a group ahead.  Of several ranks, and where the gradient goes into the sums before the last draw
- * is known, none is; nor where a group's gradient needs what a teacher says. */
+/* Whether a check may take a group ahead.  Of several ranks, and where the gradient goes into the sums before the last
+ * draw is known, none is; nor where a group's gradient needs what a teacher says. */
 static bool may_go_ahead(const struct engine *e, const struct batch_group *group) {
   return group->ahead && ranks_alone(&e->ranks) && !e->learning.parts && e->run.training.update == UPDATE_STRICT &&
          !e->run.training.teacher[0];
@@ -508,7 +514,8 @@ static void answer_fill(struct batch_status *out, const struct submit_batch *in,
   out->sample_count = at;
 }
 
-/* What a check took and no batch will be answered with: the next batch tells it, so that the sums are the timeline's. */
+/* What a check took and no batch will be answered with: the next batch tells it, so that the sums are the
+ * timeline's. */
 static void checked_note(struct engine *e, const struct batch_work *work, int64_t waited_us) {
   e->next_step.checked_compute_us += waited_us;
   for (size_t g = 0; g < work->in->group_count; g++) {

@@ -108,8 +108,8 @@ static size_t optimizer_file_bytes(const struct model *m, const struct checkpoin
   return sum;
 }
 
-/* The index of optimizer.safetensors: masters, first and second moments of every parameter, in table order; of moments in 8 bits
- * the codes, and then what is largest in their blocks. */
+/* The index of optimizer.safetensors: masters, first and second moments of every parameter, in table order; of moments
+ * in 8 bits the codes, and then what is largest in their blocks. */
 static enum rc optimizer_header(struct buf *out, const struct model *m, const struct checkpoint_arrays *arrays,
                                 struct err *err) {
   const struct param_table *p = &m->params;
@@ -178,12 +178,16 @@ static void whole_done(void *context, const void *values, size_t bytes) {
 }
 
 struct checkpoint_arrays checkpoint_arrays_of(struct optimizer *o) {
-  return (struct checkpoint_arrays){
-      .context = o, .moments8 = optimizer_moments8(o).m, .collect = whole_collect, .room = whole_room, .spread = whole_spread, .done = whole_done};
+  return (struct checkpoint_arrays){.context = o,
+                                    .moments8 = optimizer_moments8(o).m,
+                                    .collect = whole_collect,
+                                    .room = whole_room,
+                                    .spread = whole_spread,
+                                    .done = whole_done};
 }
 
-/* Neither atomic nor durable by itself: the folder that it lies in is synced, then renamed, once it is whole.  digest: SHA-256 of the tensors'
- * bytes. */
+/* Neither atomic nor durable by itself: the folder that it lies in is synced, then renamed, once it is whole.  digest:
+ * SHA-256 of the tensors' bytes. */
 static enum rc write_optimizer(const char *path, const struct model *m, const struct checkpoint_arrays *arrays,
                                struct digest *digest, struct err *err) {
   const struct param_table *p = &m->params;
@@ -253,8 +257,8 @@ static enum rc write_latest(const char *state_dir, const char *run, int64_t vers
   return rc == RC_OK ? file_write_atomic(path, latest, strlen(latest), err) : rc;
 }
 
-/* The same version may be there: a step that was replayed, or taken again after a crash before `latest` named it.  It is
- * moved aside first: removing it takes a while, in which there would be neither. */
+/* The same version may be there: a step that was replayed, or taken again after a crash before `latest` named it.  It
+ * is moved aside first: removing it takes a while, in which there would be neither. */
 static enum rc put_in_place(const char *partial, const char *final, struct err *err) {
   char aside[LIMIT_PATH_MAX];
   if (!file_exists(final)) return file_rename_durable(partial, final, err);
@@ -431,8 +435,8 @@ static void read_part(char *out, struct digest_state *sum, const struct ops *ops
 }
 
 /* The next part begins to come while this one is worked on. */
-static void prefetch_part(const struct st_file *file, const struct model *m, const struct checkpoint_arrays *arrays, int which,
-                          int param) {
+static void prefetch_part(const struct st_file *file, const struct model *m, const struct checkpoint_arrays *arrays,
+                          int which, int param) {
   char name[ST_NAME_MAX];
   if (param == m->params.count) which++, param = 0;
   if (which == array_count(arrays)) return;
@@ -515,8 +519,8 @@ static enum rc check_identity(const struct checkpoint *c, const char *run, int64
                  c->meta.version);
 }
 
-/* A fault of a stored checkpoint is never the caller's input, so it becomes RC_CORRUPT: only refused memory, failed reading and
- * lost ranks keep their codes. */
+/* A fault of a stored checkpoint is never the caller's input, so it becomes RC_CORRUPT: only refused memory, failed
+ * reading and lost ranks keep their codes. */
 static enum rc damage_of(enum rc rc, const char *dir, const struct err *cause, struct err *err) {
   if (rc != RC_NO_MEMORY && rc != RC_IO && rc != RC_UNAVAILABLE) rc = RC_CORRUPT;
   return err_set(err, rc, NULL, "checkpoint %s %s: %.380s", dir, rc == RC_CORRUPT ? "is damaged" : "cannot be read",
@@ -535,7 +539,8 @@ static enum rc load_version(struct checkpoint *c, const char *state_dir, const c
   if (rc == RC_OK) rc = check_identity(c, run, version, &cause);
   if (rc == RC_OK && c->meta.training.moments8 != arrays->moments8) {
     rc = err_set(err, RC_UNSUPPORTED, "optimizer-moments",
-                 "checkpoint %s holds %s moments, and this trainer keeps %s ones: start it with --optimizer-moments %s, or with a "
+                 "checkpoint %s holds %s moments, and this trainer keeps %s ones: start it with --optimizer-moments "
+                 "%s, or with a "
                  "new --state-dir",
                  c->dir, training_moments_name(!arrays->moments8), training_moments_name(arrays->moments8),
                  training_moments_name(!arrays->moments8));
@@ -604,8 +609,9 @@ enum rc checkpoint_load(struct checkpoint *out, const char *state_dir, const str
 
 enum rc checkpoint_settle(const struct checkpoint *c, const char *state_dir, int64_t keep, struct err *err) {
   enum rc rc = c->damage[0] ? write_latest(state_dir, c->meta.run, c->meta.version, err) : RC_OK;
-  return rc == RC_OK ? checkpoint_prune(state_dir, c->meta.run, c->meta.version, keep, c->meta.training.reference_every, err)
-                     : rc;
+  return rc == RC_OK
+             ? checkpoint_prune(state_dir, c->meta.run, c->meta.version, keep, c->meta.training.reference_every, err)
+             : rc;
 }
 
 bool checkpoint_exists(const char *state_dir, const char *run, int64_t version) {
@@ -673,7 +679,13 @@ static enum rc kept_read(struct kept_checkpoints *kept, const char *run_dir, str
   struct json *root = NULL;
   const struct json_field fields[] = {
       {.name = "last", .kind = FIELD_I64, .target = &kept->last, .required = true, .min = 0, .max = KEPT_VERSIONS_MAX},
-      {.name = "versions", .kind = FIELD_I32_ARRAY, .target = &kept->versions, .required = true, .min = 0, .max = INT32_MAX, .count_max = KEPT_VERSIONS_MAX}};
+      {.name = "versions",
+       .kind = FIELD_I32_ARRAY,
+       .target = &kept->versions,
+       .required = true,
+       .min = 0,
+       .max = INT32_MAX,
+       .count_max = KEPT_VERSIONS_MAX}};
   *kept = (struct kept_checkpoints){0};
   enum rc rc = path_format(path, err, "%s/%s", run_dir, kept_file);
   if (rc != RC_OK || !file_exists(path)) return rc;
@@ -721,8 +733,8 @@ enum rc checkpoint_go_back(const char *state_dir, const char *name, struct err *
     return err_set(err, RC_INVALID, "go-back", "--go-back: expected <run>/v<version>, as r1/v20, got \"%.80s\"", name);
   if (!checkpoint_exists(state_dir, run, version)) {
     versions_list(&there, state_dir, run);
-    err_set(err, RC_NOT_FOUND, "go-back", "--go-back: there is no checkpoint %s in %s, of that run there are: %.400s", name,
-            state_dir, there.len ? there.data : "none");
+    err_set(err, RC_NOT_FOUND, "go-back", "--go-back: there is no checkpoint %s in %s, of that run there are: %.400s",
+            name, state_dir, there.len ? there.data : "none");
     buf_free(&there);
     return RC_NOT_FOUND;
   }

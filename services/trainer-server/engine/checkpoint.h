@@ -1,20 +1,21 @@
 /* Checkpoints: a Hugging Face folder that transformers can load, plus what training needs to go on.
  *
  *   STATE/<run>/v<version>/  the model's small files (model_files.h), model.safetensors (bf16)
- *                            optimizer.safetensors (masters, moments: fp32, or in 8 bits)  trainer_state.json (run, version, digests, steps, config, history)
+ *                            optimizer.safetensors (masters, moments: fp32, or in 8 bits)  trainer_state.json (run,
+ *   version, digests, steps, config, history)
  *   STATE/<run>/kept.json    which of them stay (struct kept_checkpoints)
  *   STATE/latest             "<run>/v<version>": replaced atomically, after the folder is durable
  *
- * Written to STATE/<run>/.partial-v<version>, all files of it fsynced together, then renamed: a half-written checkpoint is never
- * loaded, and is swept away by the next pruning. Loading checks everything that is loaded against a digest:
+ * Written to STATE/<run>/.partial-v<version>, all files of it fsynced together, then renamed: a half-written checkpoint
+ * is never loaded, and is swept away by the next pruning. Loading checks everything that is loaded against a digest:
  * trainer_state.json carries its own, and those of the weights and of the optimizer's bytes.
  *
  * When the newest checkpoint is damaged the newest whole older one of its run is loaded: the coordinator has the rounds
  * since replayed.  So the folder of the run that `latest` names must hold no version of another run of that name, and
  * none newer than `latest` that could become an older one: pruning removes what is newer than the version at hand,
- * when a run is opened and when it is restored.  Called by the engine's thread, before it runs by trainer_create; one is
- * written and the others pruned by a thread that it waits for, too (version.h).
- * Previous hop of a version: version.c.  Next: publish/publisher.c. */
+ * when a run is opened and when it is restored.  Called by the engine's thread, before it runs by trainer_create; one
+ * is written and the others pruned by a thread that it waits for, too (version.h).  Previous hop of a version:
+ * version.c.  Next: publish/publisher.c. */
 #ifndef LEASEHOLD_TRAINER_SERVER_ENGINE_CHECKPOINT_H
 #define LEASEHOLD_TRAINER_SERVER_ENGINE_CHECKPOINT_H
 
@@ -48,8 +49,8 @@ struct checkpoint_meta {
 
 /* The optimizer's arrays of all parameters, one at a time: where a checkpoint's come from and go to.  They have
  * [params.elements] floats each; with moments in 8 bits the moments have as many codes, and two arrays more the largest
- * magnitudes of their blocks.  One rank has them in its optimizer; of several each has a shard, and optimizer_arrays.c puts them
- * together.  The files are the same, byte for byte. */
+ * magnitudes of their blocks.  One rank has them in its optimizer; of several each has a shard, and optimizer_arrays.c
+ * puts them together.  The files are the same, byte for byte. */
 enum {
   CHECKPOINT_MASTERS,
   CHECKPOINT_MOMENT1,
@@ -92,25 +93,26 @@ struct checkpoint {
   struct arena arena;
 };
 /* The checkpoint that STATE/latest names, or the newest older one of its run that is whole: RC_NOT_FOUND when there is
- * no STATE/latest; RC_CORRUPT when none is whole, or `latest` does not say which run; RC_UNSUPPORTED when it holds the other kind of moments.  RC_IO, RC_NO_MEMORY and
- * RC_UNAVAILABLE (another rank is lost) are not damage: nothing older is tried. Fills weights, masters and moments, also when it fails; the caller configures the
- * optimizer and its step count from meta. */
+ * no STATE/latest; RC_CORRUPT when none is whole, or `latest` does not say which run; RC_UNSUPPORTED when it holds the
+ * other kind of moments.  RC_IO, RC_NO_MEMORY and RC_UNAVAILABLE (another rank is lost) are not damage: nothing older
+ * is tried. Fills weights, masters and moments, also when it fails; the caller configures the optimizer and its step
+ * count from meta. */
 enum rc checkpoint_load(struct checkpoint *out, const char *state_dir, const struct model *m, struct weights *w,
                         const struct checkpoint_arrays *arrays, struct err *err);
 void checkpoint_free(struct checkpoint *c);
 /* Makes the loaded one the newest: `latest` names it, and what is newer, damaged or never named, is removed. */
 enum rc checkpoint_settle(const struct checkpoint *c, const char *state_dir, int64_t keep, struct err *err);
-/* Has the next start begin from "<run>/v<version>" instead of the newest: `latest` names it, and that start removes what
- * is newer.  For a coordinator that goes on from an older copy of its database; nothing else may use STATE meanwhile.
- * RC_INVALID for another form, RC_NOT_FOUND when it is not there. */
+/* Has the next start begin from "<run>/v<version>" instead of the newest: `latest` names it, and that start removes
+ * what is newer.  For a coordinator that goes on from an older copy of its database; nothing else may use STATE
+ * meanwhile.  RC_INVALID for another form, RC_NOT_FOUND when it is not there. */
 enum rc checkpoint_go_back(const char *state_dir, const char *name, struct err *err);
 /* Is there a checkpoint of that version?  Any thread. */
 bool checkpoint_exists(const char *state_dir, const char *run, int64_t version);
 /* Only the weights of one version, held against their digest. RC_CORRUPT when it is missing or damaged. */
 enum rc checkpoint_load_weights(const char *state_dir, const char *run, int64_t version, struct weights *w,
                                 struct err *err);
-/* Which checkpoints of a run stay.  Written to STATE/<run>/kept.json, so that a restart knows before the coordinator has
- * said anything; {0} where there is none. */
+/* Which checkpoints of a run stay.  Written to STATE/<run>/kept.json, so that a restart knows before the coordinator
+ * has said anything; {0} where there is none. */
 struct kept_checkpoints {
   int64_t last;              /* the newest so many; 0: as many as the caller says */
   struct json_i32s versions; /* and these, sorted or not */
@@ -118,15 +120,16 @@ struct kept_checkpoints {
 enum rc checkpoint_keep(const char *state_dir, const char *run, const struct kept_checkpoints *kept, struct err *err);
 /* The versions of the run that have a checkpoint, oldest first, arena memory; none when the folder cannot be listed. */
 struct json_i32s checkpoint_versions(const char *state_dir, const char *run, struct arena *arena);
-/* The oldest of them above 0 that is among the newest `keep`; 0: there is none.  A restart may begin with it, when the newer
- * ones are damaged. */
+/* The oldest of them above 0 that is among the newest `keep`; 0: there is none.  A restart may begin with it, when the
+ * newer ones are damaged. */
 int64_t checkpoint_oldest(const char *state_dir, const char *run, int64_t keep);
-/* The version whose weights are the reference at `version`, where they are taken anew every so many rounds; 0: never. */
+/* The version whose weights are the reference at `version`, where they are taken anew every so many rounds; 0:
+ * never. */
 static inline int64_t checkpoint_reference(int64_t version, int32_t reference_every) {
   return reference_every > 0 ? version / reference_every * reference_every : 0;
 }
-/* Keeps v0, the newest `keep` of the run up to version `newest`, what checkpoint_keep named, and the references of these;
- * removes the rest, newer ones too, and what half-written ones left. */
+/* Keeps v0, the newest `keep` of the run up to version `newest`, what checkpoint_keep named, and the references of
+ * these; removes the rest, newer ones too, and what half-written ones left. */
 enum rc checkpoint_prune(const char *state_dir, const char *run, int64_t newest, int64_t keep, int32_t reference_every,
                          struct err *err);
 

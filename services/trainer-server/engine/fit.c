@@ -75,7 +75,8 @@ static void explain(struct memory_advice *a, const struct model *m, const struct
 }
 
 void fit_choose(struct trainer_options *out, struct memory_advice *advice, const struct model *m,
-                const struct trainer_options *asked, bool chunks, const struct memory_room *room, memory_planner plan_of) {
+                const struct trainer_options *asked, bool chunks, const struct memory_room *room,
+                memory_planner plan_of) {
   const int64_t least = chunks ? CHUNK_TOKENS_MIN : asked->chunk_tokens;
   int64_t chunk_tokens = asked->chunk_tokens;
   *advice = (struct memory_advice){0};

@@ -101,8 +101,9 @@ enum rc unit_check_reference(const struct batch_group *group, bool has_reference
     const size_t trained = wire_segments_trained(s->segments, s->segment_count);
     char path[ERR_FIELD_MAX];
     if (s->reference.count == trained) continue;
-    err_set(err, RC_INVALID, "reference", "expected the reference's log-probability of each of %zu trained tokens, got %zu",
-            trained, s->reference.count);
+    err_set(err, RC_INVALID, "reference",
+            "expected the reference's log-probability of each of %zu trained tokens, got %zu", trained,
+            s->reference.count);
     snprintf(path, sizeof path, "samples[%zu]", i);
     err_in_field(err, path);
     return RC_INVALID;
@@ -289,8 +290,8 @@ enum rc unit_compute(struct learner *l, const struct unit_policies *policies, co
 
 /* ---- draws ---- */
 
-enum rc unit_draws_prepare(struct unit_draws *out, const struct unit *unit, const struct unit_key *key, struct arena *arena,
-                           struct err *err) {
+enum rc unit_draws_prepare(struct unit_draws *out, const struct unit *unit, const struct unit_key *key,
+                           struct arena *arena, struct err *err) {
   size_t total = 0, at = 0;
   for (int i = 0; i < unit->count; i++) total += (size_t)unit->scored[i].count;
   float *uniform = arena_alloc(arena, total + 1, sizeof *uniform);

@@ -1,7 +1,7 @@
 /* One gradient unit: a group of the batch as training samples, and its loss.  Previous hop of a rollout: batch.c.
- * Next: common/model/learning/backward.c.  Pure but for the learner's memory, so that units can be computed side by side,
- * each with a learner of its own.  Own log-probabilities first: they come out of the same forward pass whose gradient
- * follows, and are what the coordinator compares with the sampler's.
+ * Next: common/model/learning/backward.c.  Pure but for the learner's memory, so that units can be computed side by
+ * side, each with a learner of its own.  Own log-probabilities first: they come out of the same forward pass whose
+ * gradient follows, and are what the coordinator compares with the sampler's.
  *
  * Until the round's first step the current weights are those of the behaviour policy, and every importance ratio is
  * exactly 1.  After an inner step the behaviour policy's weights are a frozen copy: a forward pass under them gives the
@@ -37,14 +37,15 @@ struct unit_result {
   struct sample_logprobs *samples; /* the version's, in the group's order; arena memory */
   struct loss_stats stats;
   double entropy_sum;
-  int64_t logprob_us, compute_us; /* forward, the behaviour policy's included; all else, the reference's too if it is computed */
+  int64_t logprob_us, compute_us; /* forward, the behaviour policy's included; all else, the reference's too if it is
+                                   * computed */
 };
 
 /* RC_INVALID for ids outside the vocabulary or segments that do not fit, RC_TOO_LARGE for a sample above the context
  * or chunk_tokens; the field is "samples[i].tokens" or the like. Pure. */
 enum rc unit_check(const struct model *m, int chunk_tokens, const struct batch_group *group, struct err *err);
-/* RC_INVALID unless every sample brings a behaviour log-probability for each trained token (wanted), or none brings any.
- * Pure. */
+/* RC_INVALID unless every sample brings a behaviour log-probability for each trained token (wanted), or none brings
+ * any.  Pure. */
 enum rc unit_check_behaviour(const struct batch_group *group, bool wanted, struct err *err);
 
 /* RC_INVALID when it brings the reference's log-probabilities and the run has no reference, or not one for each trained
@@ -88,10 +89,10 @@ struct unit_key {
   int64_t round, ordinal;
 };
 /* Memory, and the uniforms: those of sample i of the group's are the unit's i-th sample's. */
-enum rc unit_draws_prepare(struct unit_draws *out, const struct unit *unit, const struct unit_key *key, struct arena *arena,
-                           struct err *err);
-/* Prepared, they are those that a batch is verified by: of exact tokens their own, of older ones near ones, of samples that
- * promise nothing none. */
+enum rc unit_draws_prepare(struct unit_draws *out, const struct unit *unit, const struct unit_key *key,
+                           struct arena *arena, struct err *err);
+/* Prepared, they are those that a batch is verified by: of exact tokens their own, of older ones near ones, of samples
+ * that promise nothing none. */
 enum rc unit_draws_verify(struct unit_draws *out, const struct unit *unit, const struct batch_group *group, double near,
                           struct arena *arena, struct err *err);
 /* A forward pass under w instead of unit_compute: log-probabilities and draws. */
@@ -99,8 +100,8 @@ enum rc unit_draw(struct learner *l, const struct weights *w, const struct unit_
                   struct unit_draws *draws, struct unit_result *out, struct timeline *timeline, struct err *err);
 /* After that, or after a unit_compute of a unit with draws: the first difference of each sample. */
 void unit_draws_compare(struct unit_draws *d, const struct unit *unit, const struct batch_group *group);
-/* After a unit_compute of a unit with draws, or a unit_draw: the samples that a batch is verified by and that are refused
- * (checks/judgement.h), in order.  out [count of samples]; returns how many, or -1 when memory was refused. */
+/* After a unit_compute of a unit with draws, or a unit_draw: the samples that a batch is verified by and that are
+ * refused (checks/judgement.h), in order.  out [count of samples]; returns how many, or -1 when memory was refused. */
 int unit_judge(struct sample_refusal *out, const struct unit_draws *d, const struct batch_verify *verify,
                const struct unit *unit, const struct batch_group *group);
 

@@ -5,13 +5,14 @@
 
 #include "services/trainer-server/engine/engine.h"
 
-/* RC_UNSUPPORTED where --lean, --optimizer-state mapped or --optimizer-moments 8bit are asked for, and something else than one process's CPU computes. */
+/* RC_UNSUPPORTED where --lean, --optimizer-state mapped or --optimizer-moments 8bit are asked for, and something else
+ * than one process's CPU computes. */
 enum rc learning_check_memory(const struct engine *e, struct err *err);
 /* At start and at the end: learners, and room for their gradients; the optimizer is there. */
 enum rc learning_make_lanes(struct engine *e, struct err *err);
 void learning_free_lanes(struct engine *e);
-/* The memory of a unit's gradient as scratch, [parameters] fp32 numbers; the gradient that was there is gone.  NULL in a lean
- * trainer, which is alone and needs none. */
+/* The memory of a unit's gradient as scratch, [parameters] fp32 numbers; the gradient that was there is gone.  NULL in
+ * a lean trainer, which is alone and needs none. */
 float *learning_scratch(struct learning *l);
 enum rc learning_set_chunk(struct engine *e, int chunk_tokens, struct err *err);
 /* The rest of opening a training run, on every rank: learner and frozen weights, which may be refused; then, when no

@@ -40,7 +40,8 @@ void trainer_memory_plan(struct memory_plan *out, const struct model *m, const s
   *out = (struct memory_plan){0};
   memory_plan_add_where(out, "weights", weights_bytes(m, !options->lean), device);
   const size_t parts = options->lean ? gradient_parts_bytes(m) : 0;
-  memory_plan_add_where(out, options->moments8 ? "optimizer with 8-bit moments" : "optimizer", optimizer_bytes(m, &place) + gradients + parts, device);
+  memory_plan_add_where(out, options->moments8 ? "optimizer with 8-bit moments" : "optimizer",
+                        optimizer_bytes(m, &place) + gradients + parts, device);
   memory_plan_add_where(out, "activations", lanes * learner.activations, device);
   memory_plan_add_where(out, "scratch", lanes * learner.scratch + m->ops->scratch_bytes + model_rope_bytes(m), device);
   if (device)
@@ -92,9 +93,10 @@ static void advise_moments(const struct model *m, const struct trainer_options *
   const size_t larger = memory_plan_total(&before), smaller = memory_plan_total(&after);
   const size_t said = err ? strlen(err->message) : 0;
   if (!err || smaller >= larger) return;
-  snprintf(err->message + said, sizeof err->message - said,
-           "; beside that, --optimizer-moments 8bit takes %.1f MiB less, for runs that ask for it, and makes other weights",
-           (double)(larger - smaller) / (1 << 20));
+  snprintf(
+      err->message + said, sizeof err->message - said,
+      "; beside that, --optimizer-moments 8bit takes %.1f MiB less, for runs that ask for it, and makes other weights",
+      (double)(larger - smaller) / (1 << 20));
 }
 
 enum rc memory_refuse(const struct model *m, const struct trainer_options *options, bool chunks,

@@ -1,5 +1,5 @@
-/* The trainer's memory plan: how much it needs, compared with how much there is before anything is allocated.  The README
- * of common/model states the same as a formula.
+/* The trainer's memory plan: how much it needs, compared with how much there is before anything is allocated.  The
+ * README of common/model states the same as a formula.
  *
  * Everything is allocated at start but three things: the published versions, which come with the first step; what some
  * runs need beside that, checked when such a run is opened; and the bodies of requests, which have limits of
@@ -29,9 +29,9 @@ enum rc memory_check(const struct model *m, const struct trainer_options *option
                      struct err *err);
 /* What there is now, on the host and on the model's device; bound: --memory-max. */
 void memory_room_now(struct memory_room *out, const struct model *m, size_t bound);
-/* What start does not plan for.  Copies of the weights for the kernels alone: the reference of a run with a KL term, the
- * behaviour policy of one that takes inner steps.  And `versions`: published ones that a run with update "inflight" pushes
- * while it makes later ones. */
+/* What start does not plan for.  Copies of the weights for the kernels alone: the reference of a run with a KL term,
+ * the behaviour policy of one that takes inner steps.  And `versions`: published ones that a run with update "inflight"
+ * pushes while it makes later ones. */
 struct frozen_weights {
   bool reference, behaviour, versions;
 };

@@ -71,7 +71,8 @@ enum rc model_files_list(struct model_file_names *out, const char *dir, struct e
   return rc;
 }
 
-/* A configuration that names another dtype than bf16 would have its reader convert the weights: every other key stays. */
+/* A configuration that names another dtype than bf16 would have its reader convert the weights: every other key
+ * stays. */
 static enum rc name_dtype(struct buf *config, struct err *err) {
   struct json *root = NULL;
   struct buf text = BUF_INIT;

@@ -1,5 +1,6 @@
 /* The small files of a model's folder: configuration, tokenizer, chat template.  They go with the weights into every
- * checkpoint, so that transformers and other engines load it as they load the model's folder, and the trainer serves them.
+ * checkpoint, so that transformers and other engines load it as they load the model's folder, and the trainer serves
+ * them.
  *
  * A file belongs to them by its name alone; weights, programs and other people's notes never do.  Any thread. */
 #ifndef LEASEHOLD_TRAINER_SERVER_ENGINE_MODEL_FILES_H
@@ -21,8 +22,8 @@ struct model_file_names {
 bool model_file_carried(const char *name);
 /* Those that the folder holds. */
 enum rc model_files_list(struct model_file_names *out, const char *dir, struct err *err);
-/* Copies them from the model's folder into a checkpoint's, as they are; but config.json says of which dtype its weights are,
- * which are bf16 here whatever they were before. */
+/* Copies them from the model's folder into a checkpoint's, as they are; but config.json says of which dtype its weights
+ * are, which are bf16 here whatever they were before. */
 enum rc model_files_copy(const char *from_dir, const char *to_dir, struct err *err);
 
 #endif

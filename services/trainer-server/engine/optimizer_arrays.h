@@ -1,5 +1,5 @@
-/* The optimizer's arrays as a checkpoint wants them, whole: of one rank its own, of several their shards put together.  Rank
- * 0's engine. */
+/* The optimizer's arrays as a checkpoint wants them, whole: of one rank its own, of several their shards put together.
+ * Rank 0's engine. */
 #ifndef LEASEHOLD_TRAINER_SERVER_ENGINE_OPTIMIZER_ARRAYS_H
 #define LEASEHOLD_TRAINER_SERVER_ENGINE_OPTIMIZER_ARRAYS_H
 

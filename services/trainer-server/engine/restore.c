@@ -48,12 +48,13 @@ static enum rc step_restore(struct engine *e, const struct checkpoint_meta *meta
   const struct round_record *last = &meta->history[meta->history_count - 1];
   enum rc rc = jobs_begin(e->jobs, meta->step_id, JOB_STEP, &meta->step_request, meta->version - 1, &job, &fresh, err);
   if (rc != RC_OK) return rc;
-  job->out.step = (struct step_status){.version = meta->version,
-                                       .digest = meta->digest,
-                                       .grad_norm = last->grad_norm,
-                                       .lr = last->lr,
-                                       .skipped = last->skipped,
-                                       .checkpoints = checkpoint_versions(e->options.state_dir, meta->run, &job->arena)};
+  job->out.step =
+      (struct step_status){.version = meta->version,
+                           .digest = meta->digest,
+                           .grad_norm = last->grad_norm,
+                           .lr = last->lr,
+                           .skipped = last->skipped,
+                           .checkpoints = checkpoint_versions(e->options.state_dir, meta->run, &job->arena)};
   jobs_finish(e->jobs, job, NULL);
   return RC_OK;
 }

@@ -36,7 +36,8 @@ enum rc start_weights_initial(struct engine *e, struct err *err) {
   if (st_folder_has_weights(e->options.model_dir)) return folder_load(e, e->options.model_dir, err);
   if (e->options.random_init_seed < 0) {
     const enum rc rc = folder_load(e, e->options.model_dir, &cause);
-    return err_set(err, rc, NULL, "%.380s; and --random-init gives no seed to start from random weights", cause.message);
+    return err_set(err, rc, NULL, "%.380s; and --random-init gives no seed to start from random weights",
+                   cause.message);
   }
   const uint64_t seed = (uint64_t)e->options.random_init_seed;
   float *masters = learning_scratch(&e->learning);

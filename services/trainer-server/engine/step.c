@@ -118,7 +118,8 @@ enum rc step_take(struct engine *e, const struct order *order, struct step_resul
   return rc;
 }
 
-/* Notes what the step did to the round.  A round's own step without groups is no optimizer step if inner ones came before. */
+/* Notes what the step did to the round.  A round's own step without groups is no optimizer step if inner ones came
+ * before. */
 static void step_note(struct engine *e, const struct submit_step *in, double denominator) {
   const struct step_result *result = &e->next_step.result;
   e->round.denominator += denominator;
@@ -253,13 +254,14 @@ static enum rc step_end_inner(struct engine *e, struct job *job, int64_t begun_u
   if (rc == RC_OK) rc = step_agree(e, &digest, err);
   if (rc != RC_OK) return rc;
   const int64_t stepped_us = clock_monotonic_us();
-  *out = (struct step_status){.version = in->version,
-                              .digest = digest,
-                              .grad_norm = e->next_step.result.grad_norm,
-                              .lr = e->next_step.result.lr,
-                              .skipped = e->next_step.result.skipped,
-                              .step_us = stepped_us - begun_us,
-                              .oldest_checkpoint = checkpoint_oldest(e->options.state_dir, in->run, e->options.keep_checkpoints)};
+  *out = (struct step_status){
+      .version = in->version,
+      .digest = digest,
+      .grad_norm = e->next_step.result.grad_norm,
+      .lr = e->next_step.result.lr,
+      .skipped = e->next_step.result.skipped,
+      .step_us = stepped_us - begun_us,
+      .oldest_checkpoint = checkpoint_oldest(e->options.state_dir, in->run, e->options.keep_checkpoints)};
   timeline_mark(&e->timeline, CAUSE_STEP, stepped_us);
   timeline_take(&e->timeline, &out->intervals, &out->interval_count, 0, clock_wall_offset_us(), &job->arena);
   e->next_step.pending = false;

@@ -1,5 +1,5 @@
-/* The step: exactly the named units -> AdamW -> bf16 -> digest -> checkpoint, or one that is owed -> version.  An inner step ends with the
- * digest: the next batches of its round are computed under these weights.  The engine's thread.
+/* The step: exactly the named units -> AdamW -> bf16 -> digest -> checkpoint, or one that is owed -> version.  An inner
+ * step ends with the digest: the next batches of its round are computed under these weights.  The engine's thread.
  * Previous hop of a rollout: batch.c.  Next hop of what was learnt: publish/publisher.c. */
 #ifndef LEASEHOLD_TRAINER_SERVER_ENGINE_STEP_H
 #define LEASEHOLD_TRAINER_SERVER_ENGINE_STEP_H
@@ -11,8 +11,8 @@ enum rc step_check_order(const struct engine *e, int32_t after_steps, struct err
 /* ORDER_STEP on every rank: sums -> masters -> weights of every rank; denominator 0: the sums are forgotten, and the
  * step is skipped.  The round's first inner step leaves the version's weights in the frozen behaviour policy. */
 enum rc step_take(struct engine *e, const struct order *order, struct step_result *result, struct err *err);
-/* What an earlier step owes is durable -> digest -> durable; then the version is current.  After RC_OK the job has ended (an inner or a replayed step) or is
- * the publisher's. */
+/* What an earlier step owes is durable -> digest -> durable; then the version is current.  After RC_OK the job has
+ * ended (an inner or a replayed step) or is the publisher's. */
 enum rc step_job(struct engine *e, struct job *job, struct err *err);
 
 #endif

@@ -83,9 +83,10 @@ enum rc trainer_check_batch(struct trainer *t, const struct submit_batch *m, str
   struct board_view v;
   board_view(&t->board, &v);
   if (m->verify.wanted && !v.takes_behaviour)
-    return err_set(err, RC_INVALID, "verify",
-                   "expected a batch of a run with update 'inflight', whose samples bring what they are judged by; the samples of "
-                   "others are judged by a check");
+    return err_set(
+        err, RC_INVALID, "verify",
+        "expected a batch of a run with update 'inflight', whose samples bring what they are judged by; the samples of "
+        "others are judged by a check");
   for (size_t g = 0; g < m->group_count; g++) {
     char path[ERR_FIELD_MAX];
     enum rc rc = unit_check(t->engine.model, v.chunk_tokens, &m->groups[g], err);
@@ -136,7 +137,8 @@ static void engine_job(struct engine *e, struct job *job) {
   jobs_finish(e->jobs, job, rc == RC_OK ? NULL : &err);
 }
 
-/* The wait that just ended, or goes on: for a run to be opened, for the first groups of a round, or for more of them. */
+/* The wait that just ended, or goes on: for a run to be opened, for the first groups of a round, or for more of
+ * them. */
 static void engine_waited(struct engine *e) {
   struct board_view v;
   const int64_t now_us = clock_monotonic_us();

@@ -6,17 +6,18 @@
  * The engine takes jobs in order: open a run, compute a batch's log-probabilities and gradients (its own
  * log-probabilities; those of the samplers reach this process only in a run with update "inflight", whose loss needs
  * them), take a step.  A step is: exactly the named units
- * accumulated -> AdamW -> bf16 weights -> digest from the kernels' memory -> checkpoint durable -> version is current ->
- * publisher.  An inner step, of a run with update "minibatch", ends with the digest.  What jobs may touch is in engine.h, and what handlers see of it in board/board.h.
+ * accumulated -> AdamW -> bf16 weights -> digest from the kernels' memory -> checkpoint durable -> version is current
+ * -> publisher.  An inner step, of a run with update "minibatch", ends with the digest.  What jobs may touch is in
+ * engine.h, and what handlers see of it in board/board.h.
  *
  * Recovery is replay: a trainer that came back from an older checkpoint is fed the logged rounds like any others, but
  * the versions that they make are known already, so they are neither pushed nor announced.  The inner steps of a round
- * are lost with the process, so a round that was under way is submitted again from its first batch.  A step whose checkpoint
- * could not be written stays pending: the engine's weights hold it already, so only the same step, submitted again, or
- * another run may follow.  When the disk is full the coordinator submits it again and again, until there is room.  In
- * flight the version is published first, and its checkpoint is written beside the next gradients (version.h): then it is
- * the next step that fails until there is room, and a trainer that dies before is fed the rounds since the checkpoint
- * before.
+ * are lost with the process, so a round that was under way is submitted again from its first batch.  A step whose
+ * checkpoint could not be written stays pending: the engine's weights hold it already, so only the same step, submitted
+ * again, or another run may follow.  When the disk is full the coordinator submits it again and again, until there is
+ * room.  In flight the version is published first, and its checkpoint is written beside the next gradients (version.h):
+ * then it is the next step that fails until there is room, and a trainer that dies before is fed the rounds since the
+ * checkpoint before.
  *
  * Several processes can be one trainer, one rank each: rank 0 is the trainer-server that the coordinator knows, and its
  * engine tells the others' what to do next (ranks/ranks.h); they compute their share of every batch and of every step
@@ -38,11 +39,11 @@
 struct engine;
 struct trainer;
 
-/* Loads the newest whole checkpoint of state_dir, or model_dir, and starts the engine thread.  Of several ranks all must
- * come here; rank 0 loads, and the others need no state_dir and of model_dir only config.json. */
+/* Loads the newest whole checkpoint of state_dir, or model_dir, and starts the engine thread.  Of several ranks all
+ * must come here; rank 0 loads, and the others need no state_dir and of model_dir only config.json. */
 enum rc trainer_create(struct trainer **out, const struct trainer_options *options, struct err *err);
-/* The parts of a trainer, one after the other, for foresee/: on the caller's thread, which is the engine's then, with no
- * state_dir and no thread of its own.  First the model and what computes it. */
+/* The parts of a trainer, one after the other, for foresee/: on the caller's thread, which is the engine's then, with
+ * no state_dir and no thread of its own.  First the model and what computes it. */
 enum rc trainer_open_model(struct trainer **out, const struct trainer_options *options, struct err *err);
 /* Then its memory plan, as the options leave it that --fit has chosen, and why it is refused: RC_OK when it is not. */
 enum rc trainer_open_plan(struct trainer *t, struct memory_plan *plan, struct memory_room *room, struct err *refused);
@@ -57,7 +58,8 @@ void trainer_destroy(struct trainer *t); /* NULL is fine */
 
 /* On a rank but 0: has rank 0 finished its start, and begun to give orders? */
 bool trainer_led(const struct trainer *t);
-/* Has the engine ended by itself?  Then *why is RC_OK when the ranks were asked to stop, else why one of them is lost. */
+/* Has the engine ended by itself?  Then *why is RC_OK when the ranks were asked to stop, else why one of them is
+ * lost. */
 bool trainer_ended(struct trainer *t, struct err *why);
 
 /* For handlers; each has a lock of its own. */
@@ -82,10 +84,12 @@ enum rc trainer_check_run(const struct trainer *t, const struct open_run *m, str
 /* The identity of a run when it is opened again: its id, seed, start and training configuration, not epoch,
  * fence and recorded version; pure. */
 enum rc trainer_run_digest(struct digest *out, const struct open_run *m, struct err *err);
-/* Whether a run could be opened, as far as that can be told beforehand: the same, its start, and room for what it keeps frozen. */
+/* Whether a run could be opened, as far as that can be told beforehand: the same, its start, and room for what it keeps
+ * frozen. */
 enum rc trainer_foresee_run(struct trainer *t, const struct open_run *m, struct err *err);
-/* Groups that the engine can compute: ids within the vocabulary, samples that fit the context and the run's chunks, with
- * behaviour log-probabilities exactly where the run's loss needs them, and the reference's only where it has a KL term.  RC_INVALID or RC_TOO_LARGE with the field's path. */
+/* Groups that the engine can compute: ids within the vocabulary, samples that fit the context and the run's chunks,
+ * with behaviour log-probabilities exactly where the run's loss needs them, and the reference's only where it has a KL
+ * term.  RC_INVALID or RC_TOO_LARGE with the field's path. */
 enum rc trainer_check_batch(struct trainer *t, const struct submit_batch *m, struct err *err);
 
 /* Queues a registered job; RC_FULL when the queue is full, RC_UNAVAILABLE when stopping. The job belongs to the

@@ -62,7 +62,8 @@ enum rc version_serialize(struct engine *e, const char *run, int64_t version, bo
   blobs.now = b;
   const struct weights *now = e->learning.weights;
   rc = base.operands || e->options.lean
-           ? weights_to_safetensors_from(&b->bytes, &b->digest, now, metadata, "leasehold.digest", &base, &b->changes, err)
+           ? weights_to_safetensors_from(&b->bytes, &b->digest, now, metadata, "leasehold.digest", &base, &b->changes,
+                                         err)
            : weights_to_safetensors(&b->bytes, &b->digest, now, metadata, "leasehold.digest", err);
   if (rc == RC_OK) rc = buf_check(&b->bytes, err);
   if (rc != RC_OK) {
@@ -183,7 +184,8 @@ enum rc version_checkpoint_settle(struct engine *e, struct err *err) {
   struct checkpoint_writing *w = &e->writing;
   if (!w->owed) return RC_OK;
   if (!writing_join(w)) {
-    if (w->err.rc != RC_OK) log_warn("writing the checkpoint of version %" PRId64 " again: %s", w->meta.version, w->err.message);
+    if (w->err.rc != RC_OK)
+      log_warn("writing the checkpoint of version %" PRId64 " again: %s", w->meta.version, w->err.message);
     owed_write(e);
     if (w->err.rc != RC_OK) {
       *err = w->err;
@@ -198,7 +200,7 @@ void version_checkpoint_end(struct engine *e) {
   struct checkpoint_writing *w = &e->writing;
   if (!w->owed) return;
   if (!writing_join(w))
-    log_warn("run %s goes back to an older checkpoint than version %" PRId64 "'s, which was not written: %s", w->meta.run,
-             w->meta.version, w->err.message);
+    log_warn("run %s goes back to an older checkpoint than version %" PRId64 "'s, which was not written: %s",
+             w->meta.run, w->meta.version, w->err.message);
   owed_no_more(w);
 }

@@ -14,20 +14,21 @@
 
 #include "services/trainer-server/engine/engine.h"
 
-/* Serializes the current weights; the caller holds the result.  pushed: and what they changed since the version before. */
+/* Serializes the current weights; the caller holds the result.  pushed: and what they changed since the version
+ * before. */
 enum rc version_serialize(struct engine *e, const char *run, int64_t version, bool pushed, struct weights_blob **out,
                           struct err *err);
 /* step NULL: version 0. */
 enum rc version_checkpoint(struct engine *e, const struct weights_blob *b, const struct job *step, struct err *err);
 
-/* Can its checkpoint be owed?  Where several ranks' shards are collected for it, or a device has the arrays, only the engine's
- * thread can write it. */
+/* Can its checkpoint be owed?  Where several ranks' shards are collected for it, or a device has the arrays, only the
+ * engine's thread can write it. */
 bool version_may_owe(const struct engine *e);
 /* The version's checkpoint is owed; the caller's hold of the blob stays the caller's. */
 void version_checkpoint_owe(struct engine *e, struct weights_blob *b, const struct job *step);
 void version_checkpoint_begin(struct engine *e);
-/* Waits for what is being written.  What is owed after that is written here and now: it failed, or had no thread.  RC_OK:
- * nothing is owed any more. */
+/* Waits for what is being written.  What is owed after that is written here and now: it failed, or had no thread.
+ * RC_OK:  nothing is owed any more. */
 enum rc version_checkpoint_settle(struct engine *e, struct err *err);
 /* The same without a second try, with a warning instead of an error: another run begins, or the trainer ends. */
 void version_checkpoint_end(struct engine *e);

@@ -2,8 +2,8 @@
  *
  *   request (common/client/foresight.h) --> model --> memory plan --> the run's configuration --> measure.c --> JSON on standard output
  *
- * All by the functions that the trainer starts and works with.  Nothing is served, and no checkpoint is read or written: a run
- * is foreseen as from its beginning.  Of one process; main's thread. */
+ * All by the functions that the trainer starts and works with.  Nothing is served, and no checkpoint is read or
+ * written: a run is foreseen as from its beginning.  Of one process; main's thread. */
 #ifndef LEASEHOLD_TRAINER_SERVER_FORESEE_FORESEE_H
 #define LEASEHOLD_TRAINER_SERVER_FORESEE_FORESEE_H
 

@@ -2,8 +2,8 @@
  *
  *   a small group --> four times as many rows, again and again, while there is time --> the run's shape, several at once --> a step
  *
- * The quickest counts: what else the machine did meanwhile is not the trainer's.  Where there is no time for the run's shape
- * its time lies on the line through the last two sizes. */
+ * The quickest counts: what else the machine did meanwhile is not the trainer's.  Where there is no time for the run's
+ * shape its time lies on the line through the last two sizes. */
 #include "services/trainer-server/foresee/measure.h"
 
 #include <stdio.h>
@@ -173,7 +173,8 @@ static enum rc run_begin(struct engine *e, const struct check_run *run, struct e
   return RC_OK;
 }
 
-/* The first takes the groups' gradients; where steps are quick the quickest of some counts, without gradients as with them. */
+/* The first takes the groups' gradients; where steps are quick the quickest of some counts, without gradients as with
+ * them. */
 static enum rc steps_measure(struct learning_pace *out, struct engine *e, double tokens, struct err *err) {
   const struct order order = {.kind = ORDER_STEP, .denominator = tokens};
   enum rc rc = RC_OK;

@@ -7,8 +7,8 @@
 
 struct learning_pace {
   int groups; /* computed; 0: nothing was measured */
-  /* Of prompts and completions: in each of these groups, and in one of the run's.  Where they differ a whole group would
-   * have taken too long, and group_us is reckoned from two smaller sizes. */
+  /* Of prompts and completions: in each of these groups, and in one of the run's.  Where they differ a whole group
+   * would have taken too long, and group_us is reckoned from two smaller sizes. */
   int rows, rows_of_a_group;
   double group_us; /* of one of the run's, with as many side by side as the trainer computes */
   double step_us;  /* an optimizer step, and the digest of what it made */

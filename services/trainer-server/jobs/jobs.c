@@ -132,7 +132,8 @@ bool jobs_step_under_way(struct jobs *j, int64_t version) {
   pthread_mutex_lock(&j->lock);
   for (int c = 0; c < CHAINS && !found; c++)
     for (const struct job *job = j->chains[c]; job && !found; job = job->next)
-      found = job->kind == JOB_STEP && job->version == version && (job->state == JOB_QUEUED || job->state == JOB_RUNNING);
+      found =
+          job->kind == JOB_STEP && job->version == version && (job->state == JOB_QUEUED || job->state == JOB_RUNNING);
   pthread_mutex_unlock(&j->lock);
   return found;
 }
@@ -187,7 +188,8 @@ static void reply_batch(struct http_request *r, const struct job *job, enum job_
   struct err err;
   http_query_i64(r, "logprobs", 1, 0, 1, &with_logprobs, NULL); /* its route has judged all three */
   http_query_i64(r, "entropies", 0, 0, 1, &with_entropies, NULL);
-  const int numbers = (with_logprobs ? STATUS_LOGPROBS : 0) | (with_entropies && (tensors || with_logprobs) ? STATUS_ENTROPIES : 0);
+  const int numbers =
+      (with_logprobs ? STATUS_LOGPROBS : 0) | (with_entropies && (tensors || with_logprobs) ? STATUS_ENTROPIES : 0);
   const struct batch_status s = batch_status_of(job, state, numbers);
   if (!tensors) {
     batch_status_encode(&s, &body);
@@ -215,8 +217,8 @@ static void reply_job(struct http_request *r, const struct job *job, enum job_st
   http_reply_json(r, 200, &body);
 }
 
-/* Takes the next request that waits for the job off the list, NULL when there is none; with the lock held. The thread that takes it
- * replies. */
+/* Takes the next request that waits for the job off the list, NULL when there is none; with the lock held. The thread
+ * that takes it replies. */
 static struct http_request *take_waiter(struct jobs *j, const struct job *job, int *from) {
   for (; *from < JOB_WAITERS_MAX; (*from)++) {
     struct waiter *w = &j->waiters[*from];

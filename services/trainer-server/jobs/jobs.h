@@ -4,12 +4,12 @@
  *
  * A repeated id returns the job that exists when its request digest is the same, RC_CONFLICT when not; a failed job
  * may be submitted anew.  Ended jobs are kept until jobs_forget_before drops those of versions long gone; a job that
- * has not ended belongs to the thread that works on it (submitter, engine, publisher in turn) and is never dropped. Waiting
- * requests are suspended connections, answered when the job ends or their wait is over. `lock` guards the table,
- * every job's state, and the waiters; a job's request and result memory (its arena) is written by its owner only
+ * has not ended belongs to the thread that works on it (submitter, engine, publisher in turn) and is never dropped.
+ * Waiting requests are suspended connections, answered when the job ends or their wait is over. `lock` guards the
+ * table, every job's state, and the waiters; a job's request and result memory (its arena) is written by its owner only
  * before the state becomes DONE or FAILED, and only read after.  Answers may be megabytes of log-probabilities, so they
- * are encoded without the lock: `readers` counts the threads that do, and the last of them frees a job that
- * was dropped meanwhile.  Order of locks: jobs before the http server's, which never calls back with its own held.
+ * are encoded without the lock: `readers` counts the threads that do, and the last of them frees a job that was dropped
+ * meanwhile.  Order of locks: jobs before the http server's, which never calls back with its own held.
  *
  * Previous hop of a rollout: api/route_submit_batch.c.  Next: engine/batch.c. */
 #ifndef LEASEHOLD_TRAINER_SERVER_JOBS_JOBS_H

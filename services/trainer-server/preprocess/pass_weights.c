@@ -60,8 +60,8 @@ enum rc pass_weights_pull(struct pass_weights *w, const struct pass *pass, struc
   const struct trainer_client client = {.http = http, .base_url = pass->weights_from};
   struct buf bytes = BUF_INIT;
   w->held = false;
-  enum rc rc = trainer_weights(&client, pass->run, pass->version, model_file_bytes(w->weights->model) + FILE_HEADER_BYTES,
-                               &bytes, PULL_DEADLINE_MS, err);
+  enum rc rc = trainer_weights(&client, pass->run, pass->version,
+                               model_file_bytes(w->weights->model) + FILE_HEADER_BYTES, &bytes, PULL_DEADLINE_MS, err);
   if (rc == RC_INVALID || rc == RC_TOO_LARGE) rc = RC_UNAVAILABLE; /* the trainer's refusal is not about the tensors */
   if (rc == RC_OK) rc = fill(w, &bytes, pass, err);
   if (rc == RC_OK)

@@ -29,7 +29,8 @@ static enum rc set_chunk(struct pass_work *w, int chunk_tokens, struct err *err)
 enum rc pass_work_create(struct pass_work *w, const struct model *m, int lanes, int chunk_tokens_max, struct err *err) {
   *w = (struct pass_work){.model = m, .lanes = lanes, .chunk_tokens_max = chunk_tokens_max};
   w->learners = calloc((size_t)lanes, sizeof *w->learners);
-  if (!w->learners) return err_set(err, RC_NO_MEMORY, NULL, "the lanes of %d passes at once were refused memory", lanes);
+  if (!w->learners)
+    return err_set(err, RC_NO_MEMORY, NULL, "the lanes of %d passes at once were refused memory", lanes);
   return set_chunk(w, chunk_tokens_max, err);
 }
 

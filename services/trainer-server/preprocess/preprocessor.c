@@ -128,7 +128,8 @@ static void put(struct preprocessor *p, const struct pass *pass, const struct pa
 }
 
 /* False when it could be computed here at another time. */
-static bool hand_back(struct preprocessor *p, const struct standing *s, const struct pass *pass, const struct err *why) {
+static bool hand_back(struct preprocessor *p, const struct standing *s, const struct pass *pass,
+                      const struct err *why) {
   char refused[WIRE_REFUSED_BYTES + 1];
   const bool never = why->rc == RC_INVALID || why->rc == RC_TOO_LARGE;
   const struct pass_result result = {.worker_id = s->worker_id,
@@ -171,7 +172,8 @@ static void look_at_device(struct preprocessor *p) {
 static enum rc need_weights(struct preprocessor *p, const struct pass *pass, struct err *err) {
   if (pass_weights_are(&p->weights, &pass->weights_digest)) return RC_OK;
   if (p->options.teaches)
-    return err_set(err, RC_INVALID, "weights_digest", "this is a teacher, it computes passes under its own weights only");
+    return err_set(err, RC_INVALID, "weights_digest",
+                   "this is a teacher, it computes passes under its own weights only");
   turn(p, CAUSE_LOAD);
   const enum rc rc = pass_weights_pull(&p->weights, pass, p->http, err);
   turn(p, CAUSE_IDLE);

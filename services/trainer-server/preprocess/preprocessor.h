@@ -1,16 +1,16 @@
-/* A trainer-server with the role "preprocess": it computes passes without a gradient (common/wire/passes.h) for the runs of
- * a coordinator, and trains nothing.
+/* A trainer-server with the role "preprocess": it computes passes without a gradient (common/wire/passes.h) for the
+ * runs of a coordinator, and trains nothing.
  *
  *   POST passes (long poll) --> weights of the run's version 0, pulled once --> log-probabilities --> PUT results
  *        ^------------------------------------------------------------------------------------------------'
  *   heartbeats beside it (common/client/registration.h): the passes that are held, what the time went to
  *
- * A pass that cannot be computed here is handed back, for good when it never can be.  A coordinator that comes back with
- * a new epoch, or has forgotten this worker, is registered with again; what was held then is dropped.  At the end
+ * A pass that cannot be computed here is handed back, for good when it never can be.  A coordinator that comes back
+ * with a new epoch, or has forgotten this worker, is registered with again; what was held then is dropped.  At the end
  * the worker leaves, so that the coordinator gives what is held to others at once.
  *
- * Threads: the preprocessor's own owns model, weights and learners; the registration's fills heartbeats.  Memory: all at
- * creation (pass_memory.h), but for the file of weights that are being pulled and the passes at hand.
+ * Threads: the preprocessor's own owns model, weights and learners; the registration's fills heartbeats.  Memory: all
+ * at creation (pass_memory.h), but for the file of weights that are being pulled and the passes at hand.
  *
  * Previous hop of a rollout: coordinator/rounds/group_seal.c.  Next: coordinator/driver/batch_build.c, whose batch
  * brings the log-probabilities along. */

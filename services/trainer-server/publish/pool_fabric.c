@@ -1,4 +1,5 @@
-/* Joins the trainer with the servers that share its fabric, and broadcasts a version to them.  Next hop of the bytes: generation-server/weights/broadcast_intake.c. */
+/* Joins the trainer with the servers that share its fabric, and broadcasts a version to them.  Next hop of the bytes:
+ * generation-server/weights/broadcast_intake.c. */
 #include "services/trainer-server/publish/pool_fabric.h"
 
 #include <stdlib.h>

@@ -4,9 +4,9 @@
  *   carry: join (when the members differ from last time), broadcast
  *   end:   the outcome for each; a server that failed by its own fault is left out from now on (pool_members.h)
  *
- * The communicator, of this trainer (rank 0) and the members in order, is kept while they stay the same and none of them
- * failed; else the next round makes another under a fresh token.  A broadcast has half of the round's stage_timeout_ms,
- * so that the other half is left to push by HTTP to the servers that it did not reach.
+ * The communicator, of this trainer (rank 0) and the members in order, is kept while they stay the same and none of
+ * them failed; else the next round makes another under a fresh token.  A broadcast has half of the round's
+ * stage_timeout_ms, so that the other half is left to push by HTTP to the servers that it did not reach.
  *
  * The publisher's thread calls all of it; any thread may call over, refused and stop. */
 #ifndef LEASEHOLD_TRAINER_SERVER_PUBLISH_POOL_FABRIC_H

@@ -1,10 +1,10 @@
 /* Which servers of the pool get a version by broadcast: pure decisions of the publisher's thread.
  *
- * The coordinator names the servers that share the trainer's fabric (struct submit_step).  A server that failed by a fault
- * of its own is left out for as long as it is named under that id; when it starts again it has another.  Where a broadcast
- * was lost and no server is known to be at fault, the same members rest for a round, then for two, four, and so on:
- * otherwise a fabric that does not work would cost every round the time that it takes to find out.  (A server that was not
- * reached by HTTP either is not named again before the coordinator has heard of it.) */
+ * The coordinator names the servers that share the trainer's fabric (struct submit_step).  A server that failed by a
+ * fault of its own is left out for as long as it is named under that id; when it starts again it has another.  Where a
+ * broadcast was lost and no server is known to be at fault, the same members rest for a round, then for two, four, and
+ * so on:  otherwise a fabric that does not work would cost every round the time that it takes to find out.  (A server
+ * that was not reached by HTTP either is not named again before the coordinator has heard of it.) */
 #ifndef LEASEHOLD_TRAINER_SERVER_PUBLISH_POOL_MEMBERS_H
 #define LEASEHOLD_TRAINER_SERVER_PUBLISH_POOL_MEMBERS_H
 
@@ -36,8 +36,8 @@ bool members_choose(struct pool_members *m, const struct push_target *targets, s
 bool members_ready(struct pool_members *m);
 /* The index of a member, or -1. */
 int members_index(const struct pool_members *m, const char *worker_id);
-/* How the round ended: a member failed by its own fault; or the broadcast was lost although all live and none is known to be
- * at fault; or it reached all members. */
+/* How the round ended: a member failed by its own fault; or the broadcast was lost although all live and none is known
+ * to be at fault; or it reached all members. */
 void members_doubt(struct pool_members *m, const char *worker_id);
 void members_lost(struct pool_members *m);
 void members_reached(struct pool_members *m);

@@ -3,8 +3,8 @@
  *
  * One thread, one version at a time.  A server that fails is reported, never waited for: it must pull.
  *
- * The engine calls it.  It ends the step's job (jobs_finish) when the announcement was answered or given up.  Previous hop of
- * a version: engine/step.c.  Next hops: generation-servers stage it, the coordinator makes it current. */
+ * The engine calls it.  It ends the step's job (jobs_finish) when the announcement was answered or given up.  Previous
+ * hop of a version: engine/step.c.  Next hops: generation-servers stage it, the coordinator makes it current. */
 #ifndef LEASEHOLD_TRAINER_SERVER_PUBLISH_PUBLISHER_H
 #define LEASEHOLD_TRAINER_SERVER_PUBLISH_PUBLISHER_H
 

@@ -36,8 +36,8 @@ static struct metric *count_bytes(const char *labels) {
                           "Bytes that servers were sent by HTTP: whole versions, and changes of those that they held.");
 }
 
-enum rc pusher_init(struct pusher *p, const struct http_access *access, const atomic_bool *stopping, struct change_history *changes,
-                    struct fabric *fabric, struct err *err) {
+enum rc pusher_init(struct pusher *p, const struct http_access *access, const atomic_bool *stopping,
+                    struct change_history *changes, struct fabric *fabric, struct err *err) {
   *p = (struct pusher){.access = access,
                        .stopping = stopping,
                        .changes = changes,
@@ -61,8 +61,9 @@ void pusher_free(struct pusher *p) {
 /* How the bytes go. */
 enum push_form { FORM_WHOLE, FORM_CHANGES, FORM_BROADCAST };
 
-static enum rc send_changes(struct push *p, const struct generation_client *client, const struct pushed_version *version,
-                            struct push_answer *answer, struct arena *arena, int64_t left_ms, struct err *err) {
+static enum rc send_changes(struct push *p, const struct generation_client *client,
+                            const struct pushed_version *version, struct push_answer *answer, struct arena *arena,
+                            int64_t left_ms, struct err *err) {
   struct http_part parts[CHANGES_LINKS_MAX];
   size_t sum = 0;
   for (size_t i = 0; i < p->link_count; i++) {
@@ -89,8 +90,11 @@ static enum rc send_whole(struct push *p, const struct generation_client *client
 /* One exchange; after it the report says whether the server has the version. */
 static enum rc push_as(struct push *p, enum push_form form, struct err *err) {
   const struct weights_blob *b = p->round->blob;
-  const struct pushed_version version = {
-      .run = b->run, .version = b->version, .epoch = p->round->epoch, .digest = b->digest, .announced = p->round->announced};
+  const struct pushed_version version = {.run = b->run,
+                                         .version = b->version,
+                                         .epoch = p->round->epoch,
+                                         .digest = b->digest,
+                                         .announced = p->round->announced};
   const bool by_fabric = form == FORM_BROADCAST;
   const int64_t left_ms = p->until_ms - clock_monotonic_ms();
   struct http_client *http = NULL;
@@ -122,7 +126,8 @@ static enum rc push_as(struct push *p, enum push_form form, struct err *err) {
 
 /* The server has other weights than were thought, or could not make this version of them. */
 static bool wants_it_whole(enum rc rc, const struct err *err) {
-  return rc == RC_INVALID || rc == RC_CORRUPT || rc == RC_TOO_LARGE || (rc == RC_CONFLICT && strcmp(err->field, "base") == 0);
+  return rc == RC_INVALID || rc == RC_CORRUPT || rc == RC_TOO_LARGE ||
+         (rc == RC_CONFLICT && strcmp(err->field, "base") == 0);
 }
 
 static void push_by_http(struct push *p) {

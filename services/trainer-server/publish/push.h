@@ -1,12 +1,12 @@
-/* Pushes one version to a set of generation-servers at the same time: one thread a server, by broadcast to those that share
- * the trainer's fabric (pool_fabric.h), by HTTP to the others and to those that the broadcast did not reach.
+/* Pushes one version to a set of generation-servers at the same time: one thread a server, by broadcast to those that
+ * share the trainer's fabric (pool_fabric.h), by HTTP to the others and to those that the broadcast did not reach.
  *
  * By HTTP a server that holds an earlier version is sent what changed since then, where the board still has that
  * (change_history.h), and the whole version when it refuses it.
  *
- * Every push has the round's stage_timeout_ms, by both ways together.  A server that fails is reported, never waited for:
- * it must pull.  Called by the publisher's thread and by those of background.c, each with a round of its own; one round at
- * a time uses the fabric, and one that finds it taken goes by HTTP alone.
+ * Every push has the round's stage_timeout_ms, by both ways together.  A server that fails is reported, never waited
+ * for:  it must pull.  Called by the publisher's thread and by those of background.c, each with a round of its own; one
+ * round at a time uses the fabric, and one that finds it taken goes by HTTP alone.
  *
  * Previous hop of a version: publisher.c.  Next: generation-server/api/route_push_weights.c. */
 #ifndef LEASEHOLD_TRAINER_SERVER_PUBLISH_PUSH_H
@@ -31,8 +31,8 @@ struct pusher {
   struct metric *whole_bytes, *change_bytes, *changed_bytes, *changes_refused;
 };
 /* fabric is borrowed; NULL: HTTP alone. */
-enum rc pusher_init(struct pusher *p, const struct http_access *access, const atomic_bool *stopping, struct change_history *changes,
-                    struct fabric *fabric, struct err *err);
+enum rc pusher_init(struct pusher *p, const struct http_access *access, const atomic_bool *stopping,
+                    struct change_history *changes, struct fabric *fabric, struct err *err);
 void pusher_free(struct pusher *p);
 
 struct push_round {
@@ -42,8 +42,8 @@ struct push_round {
   uint64_t epoch;
   bool announced; /* the coordinator has accepted the version: see struct pushed_version */
   int64_t stage_timeout_ms;
-  /* Called by the thread of each target's push when that has ended; NULL: nobody asks.  A target whose push could not even
-   * begin gets no call. */
+  /* Called by the thread of each target's push when that has ended; NULL: nobody asks.  A target whose push could not
+   * even begin gets no call. */
   void (*ended)(void *context, size_t target);
   void *context;
 };

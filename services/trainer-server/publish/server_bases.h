@@ -1,7 +1,8 @@
-/* Which weights each server said that it holds, in its answer to the last push: what the next one may be sent as changes of.
+/* Which weights each server said that it holds, in its answer to the last push: what the next one may be sent as
+ * changes of.
  *
- * A server that was started again has another worker id, so nothing is known of it.  What is known may be out of date, since servers
- * also pull versions; they refuse changes of a base that they do not hold.  Any thread. */
+ * A server that was started again has another worker id, so nothing is known of it.  What is known may be out of date,
+ * since servers also pull versions; they refuse changes of a base that they do not hold.  Any thread. */
 #ifndef LEASEHOLD_TRAINER_SERVER_PUBLISH_SERVER_BASES_H
 #define LEASEHOLD_TRAINER_SERVER_PUBLISH_SERVER_BASES_H
 

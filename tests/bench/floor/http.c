@@ -1,6 +1,6 @@
 /* What HTTP alone costs the coordinator: libmicrohttpd with the settings of common/http/server.c, and a handler that
- * drops what comes and answers as many bytes as the coordinator does.  Called by tests/bench/bench-coordinator; the load
- * is coordinator_load's "floor".
+ * drops what comes and answers as many bytes as the coordinator does.  Called by tests/bench/bench-coordinator; the
+ * load is coordinator_load's "floor".
  *
  *   floor_http PORT POLL_ANSWER_BYTES RESULT_ANSWER_BYTES HELD_MS
  *

@@ -1,5 +1,5 @@
-/* As much of CUDA as common/model/cuda uses, on the host, so that the kernels' logic is tested where there is no GPU: found
- * on the include path in the place of the toolkit's header when g++ compiles the .cu files.
+/* As much of CUDA as common/model/cuda uses, on the host, so that the kernels' logic is tested where there is no GPU:
+ * found on the include path in the place of the toolkit's header when g++ compiles the .cu files.
  *
  * A launch runs its blocks one after another; a block's threads are fibers of one thread of the host that give way at
  * barriers (emulated.cc).  What is checked beside results: a barrier that not all threads reach ends the test; shared

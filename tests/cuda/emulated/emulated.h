@@ -1,6 +1,6 @@
-/* What the tests ask of the emulated device.  Of a whole process they ask it by the environment: EMULATED_DEVICES, how many
- * there are (one memory serves them all); EMULATED_MEMORY_MIB, how large that is; EMULATED_FAIL_AFTER, emulated_fail_after
- * from the start. */
+/* What the tests ask of the emulated device.  Of a whole process they ask it by the environment: EMULATED_DEVICES, how
+ * many there are (one memory serves them all); EMULATED_MEMORY_MIB, how large that is; EMULATED_FAIL_AFTER,
+ * emulated_fail_after from the start. */
 #ifndef LEASEHOLD_TESTS_CUDA_EMULATED_H
 #define LEASEHOLD_TESTS_CUDA_EMULATED_H
 

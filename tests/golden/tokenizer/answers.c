@@ -2,9 +2,9 @@
  *
  *   answers tokenizer.json < questions > answers
  *
- * A question is a kind, a count (32 bits, this machine's order) and that many bytes or ids; an answer is a count and that many ids or
- * bytes, or -1, a length and a message.  Kinds: e text, special tokens parsed; p plain text; b prompt; d ids to text; s the same
- * without special tokens; m the same, continued. */
+ * A question is a kind, a count (32 bits, this machine's order) and that many bytes or ids; an answer is a count and
+ * that many ids or bytes, or -1, a length and a message.  Kinds: e text, special tokens parsed; p plain text; b prompt;
+ * d ids to text; s the same without special tokens; m the same, continued. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
-/* Waiting for what another thread does: the condition is evaluated again and again until it holds, and the test fails with
- * a sentence when it does not hold in time.  How long a test takes is then the time of the work that it waits for, and a
- * busy machine fails nothing. */
+/* Waiting for what another thread does: the condition is evaluated again and again until it holds, and the test fails
+ * with a sentence when it does not hold in time.  How long a test takes is then the time of the work that it waits for,
+ * and a busy machine fails nothing. */
 #ifndef LEASEHOLD_TESTS_UNIT_BASE_AWAIT_H
 #define LEASEHOLD_TESTS_UNIT_BASE_AWAIT_H
 

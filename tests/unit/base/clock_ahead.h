@@ -1,6 +1,6 @@
 /* The machine's clocks, which the test may put ahead: this clock_gettime goes before libc's and adds to what the kernel
- * says.  A caller that measures a stretch of time finds that it has passed, at once; deadlines of waits that have begun are
- * the kernel's and do not move.  Include it in one program's file. */
+ * says.  A caller that measures a stretch of time finds that it has passed, at once; deadlines of waits that have begun
+ * are the kernel's and do not move.  Include it in one program's file. */
 #ifndef LEASEHOLD_TESTS_CLOCK_AHEAD_H
 #define LEASEHOLD_TESTS_CLOCK_AHEAD_H
 

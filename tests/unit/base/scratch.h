@@ -1,5 +1,5 @@
-/* A new empty folder for one test, in memory where the machine has such a file system: what is tested is seldom the disk,
- * and a test that creates a database or a checkpoint would mostly wait for it to be written. */
+/* A new empty folder for one test, in memory where the machine has such a file system: what is tested is seldom the
+ * disk, and a test that creates a database or a checkpoint would mostly wait for it to be written. */
 #ifndef LEASEHOLD_TESTS_UNIT_BASE_SCRATCH_H
 #define LEASEHOLD_TESTS_UNIT_BASE_SCRATCH_H
 

@@ -1,5 +1,5 @@
-/* Which fault a process has, and when it strikes: in the second round and not in the first, once where it says so, and only
- * the one that was chosen.  Without -DLEASEHOLD_FAULTS nothing of it is there; `make faults` runs this with it. */
+/* Which fault a process has, and when it strikes: in the second round and not in the first, once where it says so, and
+ * only the one that was chosen.  Without -DLEASEHOLD_FAULTS nothing of it is there; `make faults` runs this with it. */
 #include "tests/unit/base/cm.h"
 
 #include <signal.h>

@@ -1,5 +1,5 @@
-/* Log lines as text, logfmt and JSON: one line an event whatever a peer's text holds, keys that are known and no others, ids
- * that are read strictly.  tests/e2e/test_logs.py reads them with others' readers. */
+/* Log lines as text, logfmt and JSON: one line an event whatever a peer's text holds, keys that are known and no
+ * others, ids that are read strictly.  tests/e2e/test_logs.py reads them with others' readers. */
 #include "tests/unit/base/cm.h"
 
 #include <pthread.h>
@@ -104,7 +104,8 @@ static void test_ids_are_read_strictly(void **state) {
   static const char *const none[] = {"",          "r",          "w3",        "run",       "r7x",     "r7.",
                                      "r7..1",     "r7.1.",      "r7.1.x",    "r7.1.b",    "r7.1.b2.3", "r7.1.2.",
                                      "r7.1.2.3-", "r7.1.2.3-4-", "r7.1.2.3.4", "r7\n",     " r7",
-                                     "r1234567890123456789", "r7.12345678901234567890123456789012345678901234567890123456789"};
+                                     "r1234567890123456789",
+                                     "r7.12345678901234567890123456789012345678901234567890123456789"};
   expect_id("r7", "r7", "", "", "");
   expect_id("r7.12", "r7", "12", "", "");
   expect_id("r7.12.b0", "r7", "12", "", "");

@@ -1,5 +1,5 @@
-/* What a terminal is given.  What would break: text of a model that clears the screen, moves the cursor or turns what follows
- * around; a figure that was not measured shown as 0. */
+/* What a terminal is given.  What would break: text of a model that clears the screen, moves the cursor or turns what
+ * follows around; a figure that was not measured shown as 0. */
 #include "tests/unit/base/cm.h"
 
 #include <math.h>
@@ -41,7 +41,8 @@ static void test_figures_that_are_missing_are_no_zeroes(void **state) {
   static const char text[] = "{\"a\":{\"b\":2.5,\"c\":null},\"d\":true,\"e\":\"word\"}";
   assert_int_equal(json_parse(&v, text, sizeof text - 1, 0, NULL), RC_OK);
   assert_true(json_find_number(v, "a.b") == 2.5 && json_find_number(v, "d") == 1);
-  assert_true(isnan(json_find_number(v, "a.c")) && isnan(json_find_number(v, "a.x.y")) && isnan(json_find_number(v, "e")));
+  assert_true(isnan(json_find_number(v, "a.c")) && isnan(json_find_number(v, "a.x.y")) &&
+              isnan(json_find_number(v, "e")));
   assert_string_equal(show_word(v, "e", "none"), "word");
   assert_string_equal(show_word(v, "d", "none"), "none");
   assert_string_equal(show_word(NULL, "e", "none"), "none");

@@ -22,7 +22,8 @@
 /* The last request, and the answer to give. */
 static struct {
   pthread_mutex_t lock; /* guards all below */
-  char path_param[LIMIT_NAME_MAX], run[64], wait_ms[32], version[32], epoch[32], announced[8], digest_header[80], content_type[64];
+  char path_param[LIMIT_NAME_MAX], run[64], wait_ms[32], version[32], epoch[32], announced[8], digest_header[80],
+      content_type[64];
   char claim[3][64]; /* epoch, fence, worker */
   struct buf body;
   const char *answer; /* NULL: the handler's own */

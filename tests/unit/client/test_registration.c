@@ -1,6 +1,6 @@
-/* A worker's tie to the coordinator, which this program plays.  What would break: a worker that a new coordinator does not
- * know any more and that never comes back; one that asks in a hot loop; a change that waits for the next heartbeat; a leave
- * that nobody hears. */
+/* A worker's tie to the coordinator, which this program plays.  What would break: a worker that a new coordinator does
+ * not know any more and that never comes back; one that asks in a hot loop; a change that waits for the next heartbeat;
+ * a leave that nobody hears. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

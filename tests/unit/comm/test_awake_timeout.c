@@ -1,4 +1,5 @@
-/* A time-out that counts only the time in which the waiter ran: it ends after its time, and standing still hardly counts. */
+/* A time-out that counts only the time in which the waiter ran: it ends after its time, and standing still hardly
+ * counts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

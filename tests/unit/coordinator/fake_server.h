@@ -56,7 +56,8 @@ enum rc put_result(struct fixture *f, const struct lease *l, const struct lease_
                    struct err *err);
 /* make_result and put_result; the test fails when it is refused. */
 void answer_lease(struct fixture *f, const struct fake_server *s, const struct lease *l);
-/* The same with every sample right, or every one wrong: nothing can be learned from such a group, and it is filtered. */
+/* The same with every sample right, or every one wrong: nothing can be learned from such a group, and it is
+ * filtered. */
 void answer_lease_alike(struct fixture *f, const struct fake_server *s, const struct lease *l, bool right);
 
 /* Serves leases until the run is in the state; its JSON, to be freed. */

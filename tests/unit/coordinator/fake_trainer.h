@@ -1,7 +1,7 @@
-/* A trainer behind real HTTP that computes nothing: it answers the coordinator's calls at once, and as a test has told it
- * to.  Its convention, which fake generation-servers keep too: the log-probability of token t is -(t + 1) / 1024, and the
- * weights of version v of run r have the digest of the text "r/v".  Behind inner steps a batch tells of ratios of 5/4 on
- * average and squares of 2, of one clipped token, of a KL of 1/4 a token and of a difference of 1/8.
+/* A trainer behind real HTTP that computes nothing: it answers the coordinator's calls at once, and as a test has told
+ * it to.  Its convention, which fake generation-servers keep too: the log-probability of token t is -(t + 1) / 1024,
+ * and the weights of version v of run r have the digest of the text "r/v".  Behind inner steps a batch tells of ratios
+ * of 5/4 on average and squares of 2, of one clipped token, of a KL of 1/4 a token and of a difference of 1/8.
  *
  * Samples are drawn by a rule too (fake_token), so it can check them: it finds what a fake server has made up.
  *
@@ -63,7 +63,8 @@ struct fake_trainer {
   size_t last_pushes;
   int verified;             /* batches that were to be; of the last of them: */
   int32_t exact_from;       /* its first sample's */
-  int references, wrong_references; /* groups that brought the reference's log-probabilities; with others than fake_reference's */
+  int references, wrong_references; /* groups that brought the reference's log-probabilities; with others than
+                                     * fake_reference's */
   char step_id[64];
   bool failed_step;       /* step_id is remembered as failed, until it is submitted again */
   bool full_then;         /* disk_full, when it was submitted */
@@ -96,7 +97,8 @@ void fake_trainer_finish_steps(struct fake_trainer *t);
 /* The same for batches (see slow_batches) and checks (see slow_checks). */
 void fake_trainer_finish_batches(struct fake_trainer *t);
 void fake_trainer_finish_checks(struct fake_trainer *t);
-/* As after a start from nothing: no run, no batches and no step; version 0 is of other weights than before, or of the same. */
+/* As after a start from nothing: no run, no batches and no step; version 0 is of other weights than before, or of the
+ * same. */
 void fake_trainer_forget(struct fake_trainer *t, bool other_weights);
 /* How often it has been asked to open a run, and how many batches, steps and checks it has been sent so far. */
 int fake_trainer_opens(struct fake_trainer *t);

@@ -59,7 +59,8 @@ static bool kick_was_taken(struct driver *d) {
   return taken;
 }
 
-/* The driver takes a kick when it begins to look: when it takes the second, the look that followed the first is over. */
+/* The driver takes a kick when it begins to look: when it takes the second, the look that followed the first is
+ * over. */
 void driver_has_looked(struct fixture *f) {
   for (int i = 0; i < 2; i++) {
     kick(f->driver);

@@ -3,8 +3,8 @@
  *
  * The coordinator's clock is the fixture's.  It stands still until the test moves it (time_passes); only while the test
  * waits for something (wait_state and the like, poll_leases, serve_run) it moves a little with every look, so that
- * troubles that pass by themselves do, unless clock_stands is set.  No time to live ends by itself: a test that is about
- * one sets it in `options`, restarts the coordinator, and lets the time pass.
+ * troubles that pass by themselves do, unless clock_stands is set.  No time to live ends by itself: a test that is
+ * about one sets it in `options`, restarts the coordinator, and lets the time pass.
  *
  * A test takes fixture_setup and fixture_teardown from here and finds its struct fixture in *state.  All calls are made
  * on the test's thread.  What they return stays until the teardown (in f->arena), unless it says otherwise; what cannot
@@ -64,7 +64,8 @@ void write_data(struct fixture *f, const char *name, const char *text);
 
 /* ---- time ---- */
 
-/* So much time goes by, in steps at which the writer looks at what is due; 0: it looks once.  What was due is done then. */
+/* So much time goes by, in steps at which the writer looks at what is due; 0: it looks once.  What was due is done
+ * then. */
 void time_passes(struct fixture *f, int64_t ms);
 /* Nobody looks meanwhile: as while the coordinator is down, or its writer away. */
 void time_leaps(struct fixture *f, int64_t ms);
@@ -104,10 +105,11 @@ void wait_error(struct fixture *f, const char *run, const char *part);
 void wait_waiting(struct fixture *f, const char *run, const char *part);
 
 /* A run of `rounds` rounds with 3 groups of 4 samples each, in the file's order; `more` ends the object "training". */
-#define GRPO(rounds, more)                                                                                             \
-  "{\"rounds\":" #rounds                                                                                               \
-  ",\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_per_round\":3,\"samples_per_group\":" \
-  "4,"                                                                                                                 \
+#define GRPO(rounds, more)                                                                                      \
+  "{\"rounds\":" #rounds                                                                                        \
+  ",\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_per_" \
+  "round\":3,\"samples_per_group\":"                                                                            \
+  "4,"                                                                                                          \
   "\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"" more "}"
 
 #endif

@@ -302,7 +302,8 @@ static void a_gain_must_be_more_than_chance(void **state) {
   assert_false(admission_outweighs((const double[]){1, 5}, 2, 1, 2));
   assert_true(admission_outweighs((const double[]){2, 6}, 2, 1, 2)); /* exactly two */
   assert_false(admission_outweighs((const double[]){1.99, 6}, 2, 1, 2));
-  assert_true(admission_outweighs((const double[]){0, 3}, 2, 1, 1) && !admission_outweighs((const double[]){-0.1, 3}, 2, 1, 1));
+  assert_true(admission_outweighs((const double[]){0, 3}, 2, 1, 1) &&
+              !admission_outweighs((const double[]){-0.1, 3}, 2, 1, 1));
   /* of 3, 7 and 2 the mean is 4, known to sqrt(7 / 3) = 1.53: 2.6 standard errors; of 1, 7 and 2 to 1.86: 1.8 */
   assert_true(admission_outweighs((const double[]){3, 7, 2}, 3, 1, 2));
   assert_false(admission_outweighs((const double[]){1, 7, 2}, 3, 1, 2));
@@ -552,7 +553,7 @@ static void the_shortest_or_the_longest_go_first_altogether(void **state) {
   free(room);
 }
 
-/* Two groups, one slot each, and a trainer that takes longer than generation: with one row less the first is ready earlier. */
+/* Two groups, one slot each, and a trainer that takes longer than generation: with one row less one is ready sooner. */
 static struct admission_plan plan_of_two(int64_t lone, int64_t both) {
   const struct step_costs costs = costs_of(2 * lone - both, both - lone);
   const float tokens[] = {100, 100};
@@ -693,7 +694,7 @@ static void a_plan_is_always_the_same(void **state) {
   }
 }
 
-/* Likewise of hundreds of rounds together: how many plans of each kind, their first groups and spacings, and what they gain. */
+/* Likewise of hundreds of rounds together: how many plans of each kind, first groups and spacings, and their gain. */
 static void plans_of_many_rounds_are_always_the_same(void **state) {
   (void)state;
   struct admission_room *room = malloc(sizeof *room);
@@ -743,8 +744,7 @@ static void plans_of_many_rounds_are_always_the_same(void **state) {
   close_to(gained, 1.5521700314923574);
 }
 
-/* Small rounds of which the search finds another plan when it looks a little further, or less far, or takes the other one of
- * two that are equally good. */
+/* Small rounds whose plan is another when the search goes further, or less far, or takes the other of two equals. */
 static void plans_that_are_near_each_other_are_told_apart(void **state) {
   (void)state;
   const struct {

@@ -218,7 +218,8 @@ static void pages_are_copied_whole_and_in_their_places(void **state) {
   copy_file(f->path, path);
   assert_int_equal(store_open(&alone, path, false, NULL), RC_OK);
   assert_whole(alone);
-  assert_int_equal(count(alone, "SELECT sum(k * length(b)) FROM t"), count(f->store, "SELECT sum(k * length(b)) FROM t"));
+  assert_int_equal(count(alone, "SELECT sum(k * length(b)) FROM t"),
+                   count(f->store, "SELECT sum(k * length(b)) FROM t"));
   struct rows a, b;
   bool row_a = true, row_b = true;
   assert_int_equal(store_query(alone, &a, NULL, "SELECT b FROM t ORDER BY k", NO_BINDS), RC_OK);
@@ -247,8 +248,9 @@ static ssize_t write_no_database(int fd, const void *from, size_t len, off_t at)
   return -1;
 }
 
-/* A process of its own: opens the database, tells `ready`, waits for `go`, and copies a log whose pages cannot be written.
- * A reader holds the end of the log, so SQLite neither syncs nor truncates the database; what it copies lies together. */
+/* A process of its own: opens the database, tells `ready`, waits for `go`, and copies a log whose pages cannot be
+ * written.  A reader holds the end of the log, so SQLite neither syncs nor truncates the database; what it copies lies
+ * together. */
 static void copy_in_vain(const char *path, int ready, int go) {
   sqlite3_vfs *unix_vfs = sqlite3_vfs_find("unix");
   const char *name = unix_vfs->xGetSystemCall(unix_vfs, "pwrite64") ? "pwrite64" : "pwrite";
@@ -258,7 +260,8 @@ static void copy_in_vain(const char *path, int ready, int go) {
   char byte = 0;
   bool fine = store_open(&writer, path, false, NULL) == RC_OK && store_open(&own, path, false, NULL) == RC_OK;
   fine = fine && store_open(&reader, path, true, NULL) == RC_OK;
-  const char *const made = "CREATE TABLE t (b BLOB); INSERT INTO t VALUES (zeroblob(20000)); CREATE TABLE last (b BLOB)";
+  const char *const made =
+      "CREATE TABLE t (b BLOB); INSERT INTO t VALUES (zeroblob(20000)); CREATE TABLE last (b BLOB)";
   fine = fine && store_script(writer, made, NULL) == RC_OK;
   fine = fine && store_script(reader, "BEGIN", NULL) == RC_OK;
   fine = fine && store_int(reader, &rows, NULL, "SELECT count(*) FROM t", NO_BINDS) == RC_OK && rows == 1;

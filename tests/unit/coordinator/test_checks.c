@@ -61,8 +61,8 @@ static void a_worker_is_at_fault_where_others_agree(void **state) {
     if (verdict_of_worker(&cases[i].p) != cases[i].verdict) fail_msg("case %zu", i);
 }
 
-/* Whoever is at fault, and in whichever order they are heard: a pool never loses its last worker, and a trainer that all
- * disagree with pauses the run at the second. */
+/* Whoever is at fault, and in whichever order they are heard: a pool never loses its last worker, and a trainer that
+ * all disagree with pauses the run at the second. */
 static void no_order_of_refusals_empties_the_pool(void **state) {
   (void)state;
   enum { WORKERS = 5 };

@@ -249,7 +249,8 @@ static void a_start_under_an_earlier_clock_goes_on_from_the_newest_stored_time(v
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(
-          a_start_under_an_earlier_clock_goes_on_from_the_newest_stored_time), /* before this process asks for the time */
+          a_start_under_an_earlier_clock_goes_on_from_the_newest_stored_time), /* before this process asks for the
+                                                                                * time */
       CASE(a_step_of_the_wall_clock_fails_no_group_and_spares_none),
       CASE(a_group_leased_just_before_the_writer_stood_still_does_not_fail),
   };

@@ -1,5 +1,6 @@
-/* The coordinator decides by the clock that it is given.  What would break: a test that moves its clock and waits for ever;
- * times that are stored by another clock than the one that is asked; a wake that returns before what is due is done. */
+/* The coordinator decides by the clock that it is given.  What would break: a test that moves its clock and waits for
+ * ever; times that are stored by another clock than the one that is asked; a wake that returns before what is due is
+ * done. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
-/* Which prompts rest.  What would break: a prompt without a record is never tried; a rate at a bound counts as outside; a prompt
- * that rested never comes back, or comes too early; a configuration outside its bounds is taken, or reads back as another. */
+/* Which prompts rest.  What would break: a prompt without a record is never tried; a rate at a bound counts as outside;
+ * a prompt that rested never comes back, or comes too early; a configuration outside its bounds is taken, or reads back
+ * as another. */
 #include "tests/unit/base/cm.h"
 
 #include <stdio.h>
@@ -70,7 +71,8 @@ static void what_is_left_out_has_its_default(void **state) {
   struct curriculum_config c;
   struct err err;
   assert_int_equal(read_config(&c, "{\"rate_max\":0.5}", &err), RC_OK);
-  assert_true(c.given && c.rule.rate_min == 0 && c.rule.rate_max == 0.5 && c.rule.rest_epochs == 1 && c.pass_reward == 1);
+  assert_true(c.given && c.rule.rate_min == 0 && c.rule.rate_max == 0.5 && c.rule.rest_epochs == 1 &&
+              c.pass_reward == 1);
   assert_string_equal(c.from, "");
   assert_int_equal(read_config(&c, "{\"rate_min\":0.5}", &err), RC_OK);
   assert_true(c.rule.rate_min == 0.5 && c.rule.rate_max == 1);
@@ -106,7 +108,8 @@ static void bounds_are_taken_and_nothing_past_them(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     const char *field = refused(cases[i].text);
     if (!field != !cases[i].field || (field && strcmp(field, cases[i].field) != 0))
-      fail_msg("%s: %s, expected %s", cases[i].text, field ? field : "taken", cases[i].field ? cases[i].field : "taken");
+      fail_msg("%s: %s, expected %s", cases[i].text, field ? field : "taken",
+               cases[i].field ? cases[i].field : "taken");
   }
   char text[LIMIT_NAME_MAX + 64];
   snprintf(text, sizeof text, "{\"rate_max\":0.5,\"from\":\"%0*d\"}", LIMIT_NAME_MAX - 1, 0);
@@ -136,9 +139,11 @@ static void check_written(const char *text, const char *expected) {
 
 static void what_is_written_is_whole(void **state) {
   (void)state;
-  check_written("{\"rate_min\":0.25,\"rate_max\":0.75,\"pass_reward\":2,\"rest_epochs\":3,\"from\":\"r\"}",
-                "{\"curriculum\":{\"rate_min\":0.25,\"rate_max\":0.75,\"pass_reward\":2,\"rest_epochs\":3,\"from\":\"r\"}}");
-  check_written("{\"rate_max\":0.75}", "{\"curriculum\":{\"rate_min\":0,\"rate_max\":0.75,\"pass_reward\":1,\"rest_epochs\":1}}");
+  check_written(
+      "{\"rate_min\":0.25,\"rate_max\":0.75,\"pass_reward\":2,\"rest_epochs\":3,\"from\":\"r\"}",
+      "{\"curriculum\":{\"rate_min\":0.25,\"rate_max\":0.75,\"pass_reward\":2,\"rest_epochs\":3,\"from\":\"r\"}}");
+  check_written("{\"rate_max\":0.75}",
+                "{\"curriculum\":{\"rate_min\":0,\"rate_max\":0.75,\"pass_reward\":1,\"rest_epochs\":1}}");
   check_written("null", "{}");
   arena_free(&arena);
 }

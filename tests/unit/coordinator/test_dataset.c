@@ -202,8 +202,8 @@ static void a_line_that_the_verifier_cannot_judge_by_is_refused(void **state) {
   }
 }
 
-/* A line may name how long its samples may be, up to what the run allows; where that is not looked at it is a key like any
- * other. */
+/* A line may name how long its samples may be, up to what the run allows; where that is not looked at it is a key like
+ * any other. */
 static void a_line_may_have_a_limit_of_its_own(void **state) {
   struct fixture *f = *state;
   struct dataset_options options = {.field = "dataset.path",
@@ -351,14 +351,17 @@ static bool until_line(void *context, const char *name, int lines) {
   return lines < s->until;
 }
 
-/* A watch is asked before every line.  Where it ends a check, a bad line that was met counts, and one behind does not. */
+/* A watch is asked before every line.  Where it ends a check, a bad line that was met counts, and one behind does
+ * not. */
 static void a_watch_ends_a_check(void **state) {
   struct fixture *f = *state;
-  const struct dataset_options options = {.field = "dataset.path", .name = "x.jsonl", .prompt_tokens_max = 20, .eos = EOS};
+  const struct dataset_options options = {
+      .field = "dataset.path", .name = "x.jsonl", .prompt_tokens_max = 20, .eos = EOS};
   static const struct {
     int bad, until; /* lines, from 1 and from 0 */
     enum rc rc;
-  } cases[] = {{0, 5, RC_OK}, {0, 4, RC_TIMEOUT}, {0, 0, RC_TIMEOUT}, {2, 4, RC_INVALID}, {3, 2, RC_TIMEOUT}, {4, 5, RC_INVALID}};
+  } cases[] = {{0, 5, RC_OK},      {0, 4, RC_TIMEOUT}, {0, 0, RC_TIMEOUT},
+               {2, 4, RC_INVALID}, {3, 2, RC_TIMEOUT}, {4, 5, RC_INVALID}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     struct lines_seen seen = {.until = cases[i].until};
     const struct dataset_watch watch = {until_line, &seen};

@@ -147,7 +147,8 @@ static void evaluations_are_due_every_so_many_rounds_and_last(void **state) {
   for (int r = 0; r <= 8; r++) assert_int_equal(round_evaluates(&c, r), r == 0 || r == 8);
   c.evaluation.count = 0;
   assert_false(round_evaluates(&c, 0));
-  c = (struct run_config){.rounds = 8, .evaluation = {.count = 1, .every_rounds = 3}, .training = {.objective = "cross_entropy"}};
+  c = (struct run_config){
+      .rounds = 8, .evaluation = {.count = 1, .every_rounds = 3}, .training = {.objective = "cross_entropy"}};
   assert_false(round_evaluates(&c, 0));
 }
 

@@ -1,5 +1,6 @@
 /* How samples become leases and groups become batches, beyond the plain cases of test_decisions.c. What would break: a
- * lease gets the fence of a lost one, or a sample that does not exist; more leases are planned than there is room for. */
+ * lease gets the fence of a lost one, or a sample that does not exist; more leases are planned than there is room
+ * for. */
 #include "services/coordinator/decide/batching.h"
 #include "services/coordinator/decide/dispatch.h"
 #include "tests/unit/base/cm.h"

@@ -1,5 +1,5 @@
-/* Stored entropies. What would break: a sample is shown another's entropies, a number comes back as another, or bytes that were
- * cut are read beyond their end. */
+/* Stored entropies. What would break: a sample is shown another's entropies, a number comes back as another, or bytes
+ * that were cut are read beyond their end. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* What an evaluation estimates, each from numbers alone.  What would break: a biased estimate, an interval that claims certainty, a majority that
- * depends on the order of the samples, a bootstrap that does not repeat itself. */
+/* What an evaluation estimates, each from numbers alone.  What would break: a biased estimate, an interval that claims
+ * certainty, a majority that depends on the order of the samples, a bootstrap that does not repeat itself. */
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -79,7 +79,9 @@ static void ks_are_the_powers_of_two_and_all(void **state) {
   assert_int_equal(pass_ks(8, ks), 4);
   assert_int_equal(ks[3], 8);
   assert_int_equal(pass_ks(1024, ks), 11);
-  assert_true(pass_k_shown(6, 1) && pass_k_shown(6, 2) && pass_k_shown(1, 1) && !pass_k_shown(6, -1) && pass_k_shown(6, 6) && pass_k_shown(6, 4) && !pass_k_shown(6, 3) && !pass_k_shown(6, 8) && !pass_k_shown(6, 0));
+  assert_true(pass_k_shown(6, 1) && pass_k_shown(6, 2) && pass_k_shown(1, 1) && !pass_k_shown(6, -1) &&
+              pass_k_shown(6, 6) && pass_k_shown(6, 4) && !pass_k_shown(6, 3) && !pass_k_shown(6, 8) &&
+              !pass_k_shown(6, 0));
 }
 
 static void a_majority_knows_no_order(void **state) {
@@ -89,14 +91,16 @@ static void a_majority_knows_no_order(void **state) {
     int count;
     double value;
   } cases[] = {
-      {{{7, true}, {9, false}, {8, true}}, 3, 1},                            /* two ways to write what is right */
-      {{{9, false}, {7, true}, {9, false}}, 3, 0},                           /* outvoted */
-      {{{9, false}, {7, true}}, 2, 0.5},                                     /* a draw of two */
-      {{{9, false}, {7, true}, {8, false}}, 3, 1.0 / 3},                     /* of three */
-      {{{0, false}, {0, false}, {7, true}}, 3, 1},                           /* who has no answer does not vote */
+      {{{7, true}, {9, false}, {8, true}}, 3, 1},        /* two ways to write what is right */
+      {{{9, false}, {7, true}, {9, false}}, 3, 0},       /* outvoted */
+      {{{9, false}, {7, true}}, 2, 0.5},                 /* a draw of two */
+      {{{9, false}, {7, true}, {8, false}}, 3, 1.0 / 3}, /* of three */
+      {{{0, false}, {0, false}, {7, true}}, 3, 1},       /* who has no answer does not vote */
       {{{0, false}, {0, false}}, 2, 0},
       {{{9, false}, {8, false}, {9, false}, {8, false}, {7, true}, {7, true}}, 6, 1.0 / 3},
-      {{{8, false}, {8, false}, {8, false}, {9, false}, {7, true}, {7, true}}, 6, 0}, /* the smaller group comes later */
+      {{{8, false}, {8, false}, {8, false}, {9, false}, {7, true}, {7, true}},
+       6,
+       0}, /* the smaller group comes later */
       {{{9, false}, {9, false}, {9, false}, {8, false}, {7, true}, {7, true}}, 6, 0},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -108,7 +112,8 @@ static void a_majority_knows_no_order(void **state) {
   }
 }
 
-/* Wilson's for zeros and ones; narrower where values vary less, and never without width unless many draws stand behind it. */
+/* Wilson's for zeros and ones; narrower where values vary less, and never without width unless many draws stand behind
+ * it. */
 static void an_interval_is_wilsons(void **state) {
   (void)state;
   struct item_sums ones = {0}, mixed = {0}, halves = {0};
@@ -144,7 +149,8 @@ static void an_end_lies_between_0_and_1_and_never_past_the_value(void **state) {
     struct item_sums zeros = {0}, ones = {0};
     for (int i = 0; i < n; i++) item_sums_add(&zeros, 0);
     for (int i = 0; i < n; i++) item_sums_add(&ones, 1);
-    const struct figure low = figure_of(&zeros, 8 * n), high = figure_of(&ones, 8 * n); /* all alike tells nothing of more draws */
+    const struct figure low = figure_of(&zeros, 8 * n),
+                        high = figure_of(&ones, 8 * n); /* all alike tells nothing of more draws */
     assert_true(low.value == 0 && low.low == 0 && high.value == 1 && high.high == 1);
     near(low.high, 1 - high.low);
     check_wilson(&high, 1, n);
@@ -224,7 +230,8 @@ static void check_bootstrap(const double *differences, int n, uint64_t seed, int
 
 static void a_bootstrap_is_its_definition(void **state) {
   (void)state;
-  static const double up[] = {0.9, -0.3, 0.25, 0.7, -0.1, 0.05, 0.4}, down[] = {-0.9, 0.3, -0.25, -0.7, 0.1, -0.05, -0.4};
+  static const double up[] = {0.9, -0.3, 0.25, 0.7, -0.1, 0.05, 0.4},
+                      down[] = {-0.9, 0.3, -0.25, -0.7, 0.1, -0.05, -0.4};
   static const double many[14] = {1, 0, 0.5, -0.25, 0.125, 3, 0, 0, -2, 0.75, 0.3, 1.5, -0.6, 0.2};
   for (int resamples = 1; resamples <= 512; resamples = resamples < 8 ? resamples + 1 : resamples * 2 - 3) {
     for (uint64_t seed = 1; seed <= 3; seed++) {

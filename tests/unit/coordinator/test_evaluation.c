@@ -1,5 +1,6 @@
-/* Evaluations of several sets, as runs make them.  What would break: a set judged by another's verifier or drawn at another's temperature, an
- * evaluation of the last version that never ends or trains, problems paired with others, the best checkpoint given up. */
+/* Evaluations of several sets, as runs make them.  What would break: a set judged by another's verifier or drawn at
+ * another's temperature, an evaluation of the last version that never ends or trains, problems paired with others, the
+ * best checkpoint given up. */
 #include "services/coordinator/driver/next.h"
 #include "tests/unit/coordinator/fake_server.h"
 
@@ -8,9 +9,9 @@ static const struct json *set_at(const struct json *run, size_t evaluation, size
 }
 
 /* The fake server answers every second sample rightly: "#d" with the prompt's digit. */
-#define SETS                                                                                                            \
-  "},\"evaluation\":{\"every_rounds\":2,\"after\":true,\"samples\":2,\"sets\":[{\"name\":\"a\",\"path\":"               \
-  "\"train.jsonl\",\"problems\":4,\"temperature\":0},{\"name\":\"b\",\"path\":\"train.jsonl\",\"samples\":3,"           \
+#define SETS                                                                                                  \
+  "},\"evaluation\":{\"every_rounds\":2,\"after\":true,\"samples\":2,\"sets\":[{\"name\":\"a\",\"path\":"     \
+  "\"train.jsonl\",\"problems\":4,\"temperature\":0},{\"name\":\"b\",\"path\":\"train.jsonl\",\"samples\":3," \
   "\"verifier\":{\"kind\":\"length\",\"min\":1}}]}"
 
 static void every_set_has_its_own_figures(void **state) {
@@ -112,10 +113,12 @@ static void the_files_of_an_evaluate_run_are_its_sets(void **state) {
   struct fake_server s;
   register_server(f, &s, "gen-1");
   write_data(f, "more.v2.jsonl", "{\"prompt\":\"4+0=\",\"answer\":4}\n");
-  post_run(f,
-           "{\"dataset\":{\"sources\":[{\"path\":\"train.jsonl\"},{\"path\":\"more.v2.jsonl\"},{\"path\":\"train.jsonl\"}]},"
-           "\"verify_samples\":false,\"groups_per_round\":0,\"samples_per_group\":2,\"sampling\":{\"temperature\":0,\"max_new_tokens\":8},"
-           "\"training\":{\"objective\":\"evaluate\"}}");
+  post_run(
+      f,
+      "{\"dataset\":{\"sources\":[{\"path\":\"train.jsonl\"},{\"path\":\"more.v2.jsonl\"},{\"path\":\"train.jsonl\"}]},"
+      "\"verify_samples\":false,\"groups_per_round\":0,\"samples_per_group\":2,\"sampling\":{\"temperature\":0,\"max_"
+      "new_tokens\":8},"
+      "\"training\":{\"objective\":\"evaluate\"}}");
   struct json *run = serve_run(f, &s, "r1", "completed");
   static const char *const names[] = {"train#1", "more", "train#3"};
   static const int problems[] = {10, 1, 10};
@@ -132,11 +135,14 @@ static void problems_are_paired_by_their_content(void **state) {
   struct fake_server s;
   struct json *answer;
   register_server(f, &s, "gen-1");
-  write_data(f, "other.jsonl", "{\"prompt\":\"x\",\"answer\":4}\n{\"prompt\":\"3+0=\",\"answer\":3}\n{\"prompt\":\"3+0=\",\"answer\":3}\n");
+  write_data(
+      f, "other.jsonl",
+      "{\"prompt\":\"x\",\"answer\":4}\n{\"prompt\":\"3+0=\",\"answer\":3}\n{\"prompt\":\"3+0=\",\"answer\":3}\n");
   post_run(f, GRPO(1, SETS));
   json_free(serve_run(f, &s, "r1", "completed"));
   post_run(f,
-           "{\"dataset\":{\"path\":\"other.jsonl\"},\"verify_samples\":false,\"groups_per_round\":0,\"samples_per_group\":2,\"sampling\":{"
+           "{\"dataset\":{\"path\":\"other.jsonl\"},\"verify_samples\":false,\"groups_per_round\":0,\"samples_per_"
+           "group\":2,\"sampling\":{"
            "\"temperature\":0,\"max_new_tokens\":8},\"training\":{\"objective\":\"evaluate\"}}");
   json_free(serve_run(f, &s, "r2", "completed"));
   assert_int_equal(call(f, "GET", "/v1/compare?a=r1.1&b=r2&set=a&b_set=other&figure=pass@1", NULL, &answer), 200);

@@ -8,9 +8,10 @@
 #include "services/coordinator/pool/pool.h"
 #include "services/coordinator/writer/core_state.h"
 
-#define TIMED(ms)                                                                                             \
-  "{\"rounds\":1,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_per_round\":3," \
-  "\"samples_per_group\":4,\"group_timeout_ms\":" #ms                                                         \
+#define TIMED(ms)                                                                                               \
+  "{\"rounds\":1,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false," \
+  "\"groups_per_round\":3,"                                                                                     \
+  "\"samples_per_group\":4,\"group_timeout_ms\":" #ms                                                           \
   ",\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}}"
 
 /* Sends a heartbeat that names the lease; true when the answer says that the lease is lost. */
@@ -152,7 +153,8 @@ static void a_filtered_group_is_refilled_once_with_the_next_prompt(void **state)
   struct fake_server s;
   struct lease_answer a;
   post_run(f,
-           "{\"rounds\":2,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_per_round\":3,"
+           "{\"rounds\":2,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_"
+           "per_round\":3,"
            "\"samples_per_group\":4,\"filter\":{\"zero_advantage\":\"refill\",\"refill_max\":2},\"sampling\":{"
            "\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}}");
   register_server(f, &s, "gen-1");
@@ -215,7 +217,8 @@ static void the_counts_that_dispatch_orders_by_stay_true(void **state) {
   int holder[64], count = 0;
   uint32_t dice = 7;
   post_run(f,
-           "{\"rounds\":50,\"dataset\":{\"path\":\"train.jsonl\"},\"verify_samples\":false,\"groups_per_round\":8,\"samples_per_group\":6,"
+           "{\"rounds\":50,\"dataset\":{\"path\":\"train.jsonl\"},\"verify_samples\":false,\"groups_per_round\":8,"
+           "\"samples_per_group\":6,"
            "\"lease_samples_max\":4,\"sampling\":{\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}}");
   json_free(wait_state(f, "r1", "running"));
   for (int i = 0; i < 3; i++) register_server(f, &servers[i], i == 0 ? "gen-0" : i == 1 ? "gen-1" : "gen-2");
@@ -307,9 +310,12 @@ static void an_overlong_sample_loses_advantage_and_keeps_its_reward(void **state
   struct fake_server s;
   struct lease_answer a;
   struct err err = {0};
-  post_run(f, "{\"rounds\":1,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_per_round\":1,"
-              "\"samples_per_group\":4,\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},\"overlong\":{\"buffer\":4},"
-              "\"advantage\":{\"kind\":\"leave_one_out\"},\"training\":{\"objective\":\"reinforce\"}}");
+  post_run(
+      f,
+      "{\"rounds\":1,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,"
+      "\"groups_per_round\":1,"
+      "\"samples_per_group\":4,\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},\"overlong\":{\"buffer\":4},"
+      "\"advantage\":{\"kind\":\"leave_one_out\"},\"training\":{\"objective\":\"reinforce\"}}");
   register_server(f, &s, "gen-1");
   poll_leases(f, &s, 4, &a);
   assert_int_equal(a.leases[0].sample_count, 4);
@@ -323,8 +329,9 @@ static void an_overlong_sample_loses_advantage_and_keeps_its_reward(void **state
   assert_int_equal(read_int(f, "SELECT count(*) FROM samples WHERE sample IN (0, 2) AND advantage = 1"), 2);
   assert_int_equal(read_int(f, "SELECT count(*) FROM samples WHERE sample = 1 AND abs(advantage + 1.0 / 3) < 1e-7"), 1);
   assert_int_equal(read_int(f, "SELECT count(*) FROM samples WHERE sample = 3 AND abs(advantage + 5.0 / 3) < 1e-6"), 1);
-  assert_int_equal(read_int(f, "SELECT count(*) FROM samples s JOIN groups g ON g.run = s.run AND g.round = s.round AND "
-                               "g.ordinal = s.group_ordinal WHERE s.tokens > g.max_new_tokens - 4"),
+  assert_int_equal(read_int(f,
+                            "SELECT count(*) FROM samples s JOIN groups g ON g.run = s.run AND g.round = s.round AND "
+                            "g.ordinal = s.group_ordinal WHERE s.tokens > g.max_new_tokens - 4"),
                    1); /* the overlong share can be counted */
 }
 

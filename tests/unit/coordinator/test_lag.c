@@ -81,7 +81,8 @@ static void a_full_queue_drops_what_is_more_than_it_holds(void **state) {
   (void)state;
   static const struct {
     int64_t samples_ahead, samples, complete, dropped;
-  } cases[] = {{32, 8, 3, 0}, {32, 8, 4, 0}, {32, 8, 5, 1}, {39, 8, 5, 1}, {32, 8, 9, 5}, {8, 8, 2, 1}, {7, 8, 1, 0}, {7, 8, 2, 1}};
+  } cases[] = {{32, 8, 3, 0}, {32, 8, 4, 0}, {32, 8, 5, 1}, {39, 8, 5, 1},
+               {32, 8, 9, 5}, {8, 8, 2, 1},  {7, 8, 1, 0},  {7, 8, 2, 1}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     const int64_t n = lag_groups_dropped(cases[i].samples_ahead, cases[i].samples, cases[i].complete);
     if (n != cases[i].dropped) fail_msg("case %zu: %d", i, (int)n);

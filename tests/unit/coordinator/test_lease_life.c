@@ -158,15 +158,18 @@ static void shorten(struct sample_result *s, size_t tokens) {
   s->segments[0].count = s->spans[0].count = (int32_t)tokens;
 }
 
-/* With stop texts a sample ends with the token that completes one: neither before nor after, and handed back as well. */
+/* With stop texts a sample ends with the token that completes one: neither before nor after, and handed back as
+ * well. */
 static void a_sample_ends_with_the_token_that_completes_a_stop_text(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct lease_answer a;
   struct err err = {0};
-  post_run(f, "{\"rounds\":2,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_per_round\":3,"
-              "\"samples_per_group\":4,\"sampling\":{\"max_new_tokens\":8,\"top_p\":0.75,\"stop\":[\"34\",\"absent\"]},"
-              "\"training\":{\"objective\":\"grpo\"}}");
+  post_run(f,
+           "{\"rounds\":2,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,"
+           "\"groups_per_round\":3,"
+           "\"samples_per_group\":4,\"sampling\":{\"max_new_tokens\":8,\"top_p\":0.75,\"stop\":[\"34\",\"absent\"]},"
+           "\"training\":{\"objective\":\"grpo\"}}");
   register_server(f, &s, "gen-1");
   poll_leases(f, &s, 4, &a);
   struct lease l = a.leases[0];

@@ -93,7 +93,8 @@ static void lines_end_with_a_newline_or_the_file(void **state) {
   expect("a||b\r|c|");
 }
 
-/* Members and frames that follow each other are one file, as for gzip and zstd themselves; a line may lie across them. */
+/* Members and frames that follow each other are one file, as for gzip and zstd themselves; a line may lie across
+ * them. */
 static void packed_files_are_their_content(void **state) {
   (void)state;
   put_gzip("a\nb", 3, "wb");

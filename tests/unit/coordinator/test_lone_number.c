@@ -82,7 +82,8 @@ static void a_sign_behind_an_operand_is_an_operator(void **state) {
   ALONE({":-5", -5}, {". -5", -5}, {"= -5", -5}, {"\n-5", -5}, {"a -5", -5});
 }
 
-/* Digits and plain signs without blanks, as the demo's model writes them: read to the last number, wherever they break off. */
+/* Digits and plain signs without blanks, as the demo's model writes them: read to the last number, wherever they break
+ * off. */
 static void a_working_is_read_to_its_last_number(void **state) {
   (void)state;
   ALONE({"3-5", 5}, {"3+5", 5}, {"3*5", 5}, {"2+2=", 2}, {"2+7=", 7}, {"3*6=8;8+1=#1+1=2;2+6", 6}, {"1+4=5;#*9", 9});
@@ -327,7 +328,8 @@ static void the_last_number_is_that_of_a_reading_from_the_beginning(void **state
     for (size_t i = 0; i < len; i++) held[i] = characters[rng_below(&key, (uint32_t)i + 1, sizeof characters - 1)];
     const bool found = last_from_the_beginning(held, len, &expected);
     const struct read got = last(held, len);
-    if (found != (got.found != NUMBER_NONE) || (found && memcmp(&got.number, &expected, sizeof expected) != 0)) /* or a NaN */
+    if (found != (got.found != NUMBER_NONE) ||
+        (found && memcmp(&got.number, &expected, sizeof expected) != 0)) /* or a NaN */
       fail_msg("'%s': %g, expected %g", held, got.number, expected);
     numbers += found;
   }

@@ -1,5 +1,6 @@
-/* The verifier `math` against the table of pairs (tests/verifiers/math_pairs.txt), and its bounds.  What would break: a wrong answer in LaTeX is rewarded, a right one
- * is not; a verdict depends on what was judged before; a hostile text takes unbounded work or is read beyond its end; a collision in the field is a reward. */
+/* The verifier `math` against the table of pairs (tests/verifiers/math_pairs.txt), and its bounds.  What would break: a
+ * wrong answer in LaTeX is rewarded, a right one is not; a verdict depends on what was judged before; a hostile text
+ * takes unbounded work or is read beyond its end; a collision in the field is a reward. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,7 +60,8 @@ static void every_pair_has_its_verdict(void **state) {
     if (line[0] != '+' && line[0] != '-') continue;
     const size_t len = completion_of(text, sizeof text, line);
     const struct verdict v = judged(text, len, gold);
-    if (v.reward != (line[0] == '+')) fail_msg("line %d: '%s' against '%s': reward %g, %s", at, text, gold, v.reward, v.detail);
+    if (v.reward != (line[0] == '+'))
+      fail_msg("line %d: '%s' against '%s': reward %g, %s", at, text, gold, v.reward, v.detail);
     pairs++;
   }
   fclose(file);
@@ -68,9 +70,18 @@ static void every_pair_has_its_verdict(void **state) {
 
 /* A gold, given as the answer, is right, and so in either order. */
 static void equality_is_symmetric_for_formulas(void **state) {
-  static const char *const same[][2] = {{"\\frac{1}{\\sqrt{2}}", "\\frac{\\sqrt2}{2}"}, {"(x+1)^2", "x^2+2x+1"}, {"\\{1,2\\}", "2, 1"}, {"[0,1)", "0 \\le x < 1"},
-                                        {"\\sin^2 x+\\cos^2 x", "1"}, {"0.25", "\\frac14"}, {"x=3", "3"}, {"\\pm 2", "-2, 2"}, {"e^{i\\pi}", "-1"}};
-  static const char *const differ[][2] = {{"\\sqrt{x^2}", "x"}, {"\\frac{1}{3}", "0.33"}, {"(1,2)", "\\{1,2\\}"}, {"x^2=4", "x=2"}, {"2^{61}-1", "0"}, {"10^{-7}", "2\\cdot10^{-7}"}};
+  static const char *const same[][2] = {{"\\frac{1}{\\sqrt{2}}", "\\frac{\\sqrt2}{2}"},
+                                        {"(x+1)^2", "x^2+2x+1"},
+                                        {"\\{1,2\\}", "2, 1"},
+                                        {"[0,1)", "0 \\le x < 1"},
+                                        {"\\sin^2 x+\\cos^2 x", "1"},
+                                        {"0.25", "\\frac14"},
+                                        {"x=3", "3"},
+                                        {"\\pm 2", "-2, 2"},
+                                        {"e^{i\\pi}", "-1"}};
+  static const char *const differ[][2] = {{"\\sqrt{x^2}", "x"},   {"\\frac{1}{3}", "0.33"},
+                                          {"(1,2)", "\\{1,2\\}"}, {"x^2=4", "x=2"},
+                                          {"2^{61}-1", "0"},      {"10^{-7}", "2\\cdot10^{-7}"}};
   (void)state;
   for (size_t i = 0; i < sizeof same / sizeof *same; i++)
     for (int k = 0; k < 2; k++)
@@ -116,7 +127,8 @@ static void the_field_has_roots_that_multiply(void **state) {
   value_of("\\sin 1", MATH_UNKNOWN);
 }
 
-/* Against the C library, whose error is below a unit in the last place; the bounds must cover the difference, and be tight. */
+/* Against the C library, whose error is below a unit in the last place; the bounds must cover the difference, and be
+ * tight. */
 static void close_to(struct complex_value got, double re, double im) {
   const double dx = got.re - re, dy = got.im - im, off = __builtin_sqrt(dx * dx + dy * dy), size = complex_size(got);
   if (!(off <= got.err + 4e-16 * size) || !(got.err <= 1e-13 * (size + 1)))
@@ -160,9 +172,26 @@ static void elementary_functions_keep_their_bounds(void **state) {
 }
 
 static void hostile_answers_are_bounded(void **state) {
-  static const char *const units[] = {"{",     "}",       "(",   ")",     "[",      "\\frac",   "\\frac{1}", "\\sqrt", "\\sqrt{", "^",  "2^", "_",    "-",        "+-",
-                                      "|",     "\\{",     ",",   "1,",    "{1,",    "x",        "!",         "%",      "\\left(", "\\\\", "\\pm", "\\pm1,", "\\sin", "\\boxed{",
-                                      "\\text{", "1/",    "9",   "=",     "1<",     "\\cup",    "$",         "answer is ", "\xff",  "\\begin{matrix}1&", "\\", "3\\frac12"};
+  static const char *const units[] = {"{",         "}",
+                                      "(",         ")",
+                                      "[",         "\\frac",
+                                      "\\frac{1}", "\\sqrt",
+                                      "\\sqrt{",   "^",
+                                      "2^",        "_",
+                                      "-",         "+-",
+                                      "|",         "\\{",
+                                      ",",         "1,",
+                                      "{1,",       "x",
+                                      "!",         "%",
+                                      "\\left(",   "\\\\",
+                                      "\\pm",      "\\pm1,",
+                                      "\\sin",     "\\boxed{",
+                                      "\\text{",   "1/",
+                                      "9",         "=",
+                                      "1<",        "\\cup",
+                                      "$",         "answer is ",
+                                      "\xff",      "\\begin{matrix}1&",
+                                      "\\",        "3\\frac12"};
   static char text[1 << 18];
   (void)state;
   for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
@@ -181,7 +210,8 @@ static void hostile_answers_are_bounded(void **state) {
 
 static void an_answer_says_what_was_read(void **state) {
   (void)state;
-  const struct verdict none = judged("The numbers never come out as they should have", 46, "5"), odd = judged("\\boxed{\\frac{1}}", 16, "5"), wrong = judged("\\boxed{4}", 9, "#### 5");
+  const struct verdict none = judged("The numbers never come out as they should have", 46, "5"),
+                       odd = judged("\\boxed{\\frac{1}}", 16, "5"), wrong = judged("\\boxed{4}", 9, "#### 5");
   assert_false(none.well_formed);
   assert_string_equal(none.detail, "no answer in the completion");
   assert_false(odd.well_formed);

@@ -1,5 +1,6 @@
-/* Which groups make a step of `update: minibatch`.  What would break: a group is trained in another step when it completes
- * at another time, so that the same seed gives other weights; a step waits for groups that it does not need. */
+/* Which groups make a step of `update: minibatch`.  What would break: a group is trained in another step when it
+ * completes at another time, so that the same seed gives other weights; a step waits for groups that it does not
+ * need. */
 #include <stdint.h>
 
 #include "services/coordinator/decide/membership.h"

@@ -1,16 +1,17 @@
-/* `update: minibatch` over real HTTP: which batches and steps the trainer is sent, in which order.  What would break: a group
- * is trained in another step when it completes at another time; a step is taken with a group missing, or twice; a trainer
- * that lost the round's steps is not sent all of them again. */
+/* `update: minibatch` over real HTTP: which batches and steps the trainer is sent, in which order.  What would break: a
+ * group is trained in another step when it completes at another time; a step is taken with a group missing, or twice; a
+ * trainer that lost the round's steps is not sent all of them again. */
 #include <string.h>
 
 #include "services/coordinator/decide/states.h"
 #include "tests/unit/coordinator/fake_server.h"
 
 /* 5 groups x 4 samples of 3 tokens, in file order. */
-#define STEPS_OF(groups, rest)                                 \
-  "{\"update\":\"minibatch\",\"groups_per_step\":" #groups     \
-  ",\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false}," \
-  "\"verify_samples\":false,\"groups_per_round\":5,\"samples_per_group\":4,\"seed\":3,\"sampling\":{\"max_new_tokens\":8}," rest
+#define STEPS_OF(groups, rest)                                                                                  \
+  "{\"update\":\"minibatch\",\"groups_per_step\":" #groups                                                      \
+  ",\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},"                                                  \
+  "\"verify_samples\":false,\"groups_per_round\":5,\"samples_per_group\":4,\"seed\":3,\"sampling\":{\"max_new_" \
+  "tokens\":8}," rest
 #define RUN(rest) STEPS_OF(2, rest)
 
 enum { GROUPS = 5 };

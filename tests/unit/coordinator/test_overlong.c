@@ -1,5 +1,6 @@
 /* The penalty of completions that come close to their longest length. What would break: short completions are punished,
- * the last token of the buffer is not worth -1, or a prompt with fewer tokens than the buffer divides by something else. */
+ * the last token of the buffer is not worth -1, or a prompt with fewer tokens than the buffer divides by something
+ * else. */
 #include <math.h>
 
 #include "services/coordinator/decide/overlong.h"

@@ -1,6 +1,6 @@
 /* What a round is planned with, and when it is.  What would break: a heartbeat's sums counted twice, another run's
- * lengths, lengths that are known or remembered and not used, a plan that changes within its round, a ramp finer than anybody looks, a
- * round planned unasked. */
+ * lengths, lengths that are known or remembered and not used, a plan that changes within its round, a ramp finer than
+ * anybody looks, a round planned unasked. */
 #include <stdlib.h>
 #include <string.h>
 

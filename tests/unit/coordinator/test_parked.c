@@ -1,5 +1,6 @@
 /* Commands that park: a core without a thread, whose clock the test moves.  What would break: with thousands of waiting
- * polls one that is due, or whose turn it is, is passed over, or all of them are gone through for every one that is due. */
+ * polls one that is due, or whose turn it is, is passed over, or all of them are gone through for every one that is
+ * due. */
 #include "tests/unit/base/cm.h"
 
 #include <string.h>

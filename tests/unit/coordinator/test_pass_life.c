@@ -10,9 +10,10 @@
 enum { GROUPS = 3, SAMPLES = 4, TIMEOUT_MS = 10000 };
 
 /* A round of 3 groups of 4 samples; nothing is trained on before all of them are in. */
-#define KL_RUN(more)                                                                                                   \
-  "{\"mode\":\"sync\",\"rounds\":1,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},"               \
-  "\"verify_samples\":false,\"groups_per_round\":3,\"samples_per_group\":4,\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},"            \
+#define KL_RUN(more)                                                                                                 \
+  "{\"mode\":\"sync\",\"rounds\":1,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},"             \
+  "\"verify_samples\":false,\"groups_per_round\":3,\"samples_per_group\":4,\"sampling\":{\"temperature\":1.0,\"max_" \
+  "new_tokens\":8},"                                                                                                 \
   "\"training\":{\"objective\":\"grpo\",\"kl_coefficient\":0.1}" more "}"
 
 struct preprocessor {

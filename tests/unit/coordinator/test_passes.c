@@ -69,8 +69,9 @@ static void a_poll_is_granted_its_share(void **state) {
     int waiting, preprocessors, asked;
     bool holds;
     int granted;
-  } cases[] = {{8, 2, 16, true, 4}, {7, 2, 16, true, 4}, {8, 2, 3, true, 3},  {1, 4, 16, true, 1}, {0, 1, 4, true, 0},
-               {8, 0, 16, true, 8}, {8, 1, 0, true, 0},  {8, 1, 16, false, 1}, {0, 1, 4, false, 0}, {5, 1, 5, true, 5},  {8, 1, 1, true, 1}};
+  } cases[] = {{8, 2, 16, true, 4}, {7, 2, 16, true, 4}, {8, 2, 3, true, 3}, {1, 4, 16, true, 1},
+               {0, 1, 4, true, 0},  {8, 0, 16, true, 8}, {8, 1, 0, true, 0}, {8, 1, 16, false, 1},
+               {0, 1, 4, false, 0}, {5, 1, 5, true, 5},  {8, 1, 1, true, 1}};
   for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
     const int n = passes_share(cases[c].waiting, cases[c].preprocessors, cases[c].asked, cases[c].holds);
     if (n != cases[c].granted) fail_msg("case %zu: %d", c, n);

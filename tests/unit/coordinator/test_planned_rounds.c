@@ -1,13 +1,13 @@
-/* Rounds that begin with few groups, over real HTTP.  What would break: a ramp that is not kept or never ends; a group that
- * waits for ever for one that failed, for a coordinator that forgot the plan, behind a pause; lost samples that are shut
- * out with the groups to come; evaluation that goes before training; lengths that are known or remembered and not made use
- * of, after a restart too; a plan that nobody sees. */
+/* Rounds that begin with few groups, over real HTTP.  What would break: a ramp that is not kept or never ends; a group
+ * that waits for ever for one that failed, for a coordinator that forgot the plan, behind a pause; lost samples that
+ * are shut out with the groups to come; evaluation that goes before training; lengths that are known or remembered and
+ * not made use of, after a restart too; a plan that nobody sees. */
 #include "tests/unit/coordinator/fake_server.h"
 #include "services/coordinator/decide/states.h"
 
-#define RUN(groups, rest)                                                                                \
-  "{\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"rounds\":2,\"verify_samples\":false,\"groups_per_round\":" #groups \
-  ",\"samples_per_group\":4,\"seed\":3" rest "}"
+#define RUN(groups, rest)                                                                                         \
+  "{\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"rounds\":2,\"verify_samples\":false,\"groups_per_" \
+  "round\":" #groups ",\"samples_per_group\":4,\"seed\":3" rest "}"
 #define SAMPLING ",\"sampling\":{\"max_new_tokens\":8}"
 
 enum { GROUPS = 3, SLOTS = 64, ROUND_MS = 60000 /* longer than any ramp here */ };

@@ -1,5 +1,5 @@
-/* What is remembered of prompts' samples.  What would break: another prompt's or run's lengths, an expectation that does not
- * follow a policy that says more than it did, memory beyond the dataset. */
+/* What is remembered of prompts' samples.  What would break: another prompt's or run's lengths, an expectation that
+ * does not follow a policy that says more than it did, memory beyond the dataset. */
 #include "services/coordinator/pool/prompt_lengths.h"
 #include "tests/unit/base/cm.h"
 

@@ -1,6 +1,6 @@
-/* How lines of other people's datasets are read. What would break: a preset takes the wrong member of a line, a template or
- * a system message is left out or doubled, the wrong part of a worked answer becomes the gold, a reading that was written
- * out is another one when it is read again. */
+/* How lines of other people's datasets are read. What would break: a preset takes the wrong member of a line, a
+ * template or a system message is left out or doubled, the wrong part of a worked answer becomes the gold, a reading
+ * that was written out is another one when it is read again. */
 #include "tests/unit/base/cm.h"
 
 #include <stdio.h>
@@ -71,13 +71,16 @@ static void presets_read_the_files_that_people_have(void **state) {
        "clips.\\nIn all 72.\\n#### 72\"}",
        "Natalia sold clips. How many?", "72", "{}"},
       {"{\"preset\":\"verl\"}",
-       "{\"data_source\":\"openai/gsm8k\",\"prompt\":[{\"content\":\"How many?\",\"role\":\"user\"}],\"ability\":\"math\","
-       "\"reward_model\":{\"ground_truth\":\"72\",\"style\":\"rule\"},\"extra_info\":{\"index\":0,\"split\":\"train\"}}",
+       "{\"data_source\":\"openai/gsm8k\",\"prompt\":[{\"content\":\"How "
+       "many?\",\"role\":\"user\"}],\"ability\":\"math\","
+       "\"reward_model\":{\"ground_truth\":\"72\",\"style\":\"rule\"},\"extra_info\":{\"index\":0,\"split\":\"train\"}"
+       "}",
        USER("How many?"), "72",
        "{\"data_source\":\"openai/gsm8k\",\"ability\":\"math\",\"reward_model\":{\"ground_truth\":\"72\",\"style\":"
        "\"rule\"},\"extra_info\":{\"index\":0,\"split\":\"train\"}}"},
       {"{\"preset\":\"dapo\"}",
-       "{\"prompt\":[{\"content\":\"Solve. Answer: $Answer\",\"role\":\"user\"}],\"reward_model\":{\"ground_truth\":\"34\"}}",
+       "{\"prompt\":[{\"content\":\"Solve. Answer: "
+       "$Answer\",\"role\":\"user\"}],\"reward_model\":{\"ground_truth\":\"34\"}}",
        USER("Solve. Answer: $Answer"), "34", "{\"reward_model\":{\"ground_truth\":\"34\"}}"},
       {"{\"preset\":\"dapo\"}", "{\"prompt\":\"Solve.\",\"solution\":\"34\",\"reward_model\":{}}", USER("Solve."), "34",
        "{\"reward_model\":{}}"},
@@ -122,17 +125,20 @@ static void templates_and_system_messages_go_around_prompts(void **state) {
       {"{\"chat\":true,\"template\":\"Q: {prompt}\"}", "{\"prompt\":\"1+1\"}", USER("Q: 1+1")},
       {"{\"system\":\"Think.\"}", "{\"prompt\":\"1+1\"}", SYSTEM("Think.") USER("1+1")},
       {"{\"system\":\"Think.\",\"template\":\"<{prompt}>\"}",
-       "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"},{\"role\":\"user\","
+       "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"},{\"role\":"
+       "\"user\","
        "\"content\":\"c\"}]}",
        SYSTEM("Think.") "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n" USER("<c>")},
       {"{\"system\":\"Think.\"}",
        "{\"prompt\":[{\"role\":\"system\",\"content\":\"Mine.\"},{\"role\":\"user\",\"content\":\"a\"}]}",
        SYSTEM("Mine.") USER("a")},
       {"{}",
-       "{\"prompt\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}]}]}",
+       "{\"prompt\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":"
+       "\"b\"}]}]}",
        USER("ab")},
       {"{\"template\":\"({prompt})\"}",
-       "{\"prompt\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\\u0000\"},{\"type\":\"text\",\"text\":"
+       "{\"prompt\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\\u0000\"},{\"type\":\"text\","
+       "\"text\":"
        "\"b\"}]}]}",
        "<|im_start|>user\n(a"},
   };
@@ -151,18 +157,19 @@ static void templates_and_system_messages_go_around_prompts(void **state) {
   }
 }
 
-/* Supervised data: TRL's prompt and completion, conversations whose last word is the assistant's, GSM8K's worked answers. */
+/* Supervised data: TRL's prompt and completion, conversations whose last word is the assistant's, GSM8K's worked
+ * answers. */
 static void completions_come_as_text_as_a_message_and_as_the_last_word(void **state) {
   static const struct {
     const char *config, *line, *prompt, *completion;
   } cases[] = {
       {"{}", "{\"prompt\":\"a\",\"completion\":\"bc\"}", "a", "bc"},
       {"{\"preset\":\"trl\"}",
-       "{\"prompt\":[{\"role\":\"user\",\"content\":\"a\"}],\"completion\":[{\"role\":\"assistant\",\"content\":\"bc\"}]}",
+       "{\"prompt\":[{\"role\":\"user\",\"content\":\"a\"}],\"completion\":[{\"role\":\"assistant\",\"content\":\"bc\"}"
+       "]}",
        USER("a"), "bc"},
-      {"{}",
-       "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"bc\"}]}", USER("a"),
-       "bc"},
+      {"{}", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"bc\"}]}",
+       USER("a"), "bc"},
       {"{\"system\":\"S\"}",
        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":[{\"type\":\"text\","
        "\"text\":\"bc\"}]}]}",
@@ -179,8 +186,8 @@ static void completions_come_as_text_as_a_message_and_as_the_last_word(void **st
       fail_msg("case %zu: %s %s", i, err.field, err.message);
     assert_string_equal(item.prompt, cases[i].prompt);
     struct buf text = BUF_INIT;
-    assert_int_equal(tokenizer_decode(tokenizer, item.completion_ids, (size_t)item.completion_length, false, &text, &err),
-                     RC_OK);
+    assert_int_equal(
+        tokenizer_decode(tokenizer, item.completion_ids, (size_t)item.completion_length, false, &text, &err), RC_OK);
     assert_string_equal(text.data, cases[i].completion);
     buf_free(&text);
     arena_free(&arena);
@@ -192,12 +199,16 @@ static void bad_lines_say_what_they_would_have_needed(void **state) {
     const char *config, *line, *field, *words;
   } cases[] = {
       {"{}", "{\"question\":\"a\",\"answer\":\"#### 1\"}", "prompt",
-       "expected exactly one of `prompt`, `messages`, the key is missing; the line has `question`, `answer`: preset 'gsm8k' "
+       "expected exactly one of `prompt`, `messages`, the key is missing; the line has `question`, `answer`: preset "
+       "'gsm8k' "
        "reads such lines"},
       {"{}", "{\"prompt\":\"a\",\"reward_model\":{\"ground_truth\":1}}", "answer", "preset 'dapo' reads such lines"},
-      {"{\"preset\":\"gsm8k\"}", "{\"prompt\":\"a\"}", "question", "expected `question`, the key is missing; the line has `prompt`"},
-      {"{\"preset\":\"gsm8k\"}", "{\"question\":\"a\",\"answer\":\"72\"}", "answer", "expected an answer after ####, got '72'"},
-      {"{\"extract\":\"boxed\"}", "{\"prompt\":\"a\",\"answer\":\"\\\\boxed{72\"}", "answer", "expected an answer in \\boxed{}"},
+      {"{\"preset\":\"gsm8k\"}", "{\"prompt\":\"a\"}", "question",
+       "expected `question`, the key is missing; the line has `prompt`"},
+      {"{\"preset\":\"gsm8k\"}", "{\"question\":\"a\",\"answer\":\"72\"}", "answer",
+       "expected an answer after ####, got '72'"},
+      {"{\"extract\":\"boxed\"}", "{\"prompt\":\"a\",\"answer\":\"\\\\boxed{72\"}", "answer",
+       "expected an answer in \\boxed{}"},
       {"{}", "{\"prompt\":[],\"answer\":1}", "prompt", "expected 1 to 256 messages, got 0"},
       {"{}", "{\"prompt\":{},\"answer\":1}", "prompt", "expected a string or messages, got object"},
       {"{}", "{\"prompt\":\"a\",\"messages\":[],\"answer\":1}", "prompt", "got 2 of them"},
@@ -229,10 +240,12 @@ static void long_prompts_are_refused_or_left_out(void **state) {
   bool left_out = false;
   (void)state;
   const char *config = "{\"prompt_tokens_max\":3,\"long_prompts\":\"skip\"}";
-  assert_int_equal(read_line(config, "{\"prompt\":\"abc\",\"answer\":1}", false, &item, &left_out, &arena, &err), RC_OK);
+  assert_int_equal(read_line(config, "{\"prompt\":\"abc\",\"answer\":1}", false, &item, &left_out, &arena, &err),
+                   RC_OK);
   assert_false(left_out);
   assert_int_equal(item.prompt_length, 3);
-  assert_int_equal(read_line(config, "{\"prompt\":\"abcd\",\"answer\":1}", false, &item, &left_out, &arena, &err), RC_OK);
+  assert_int_equal(read_line(config, "{\"prompt\":\"abcd\",\"answer\":1}", false, &item, &left_out, &arena, &err),
+                   RC_OK);
   assert_true(left_out);
   arena_free(&arena);
 }
@@ -262,10 +275,11 @@ static void readings_are_written_whole_and_read_back(void **state) {
     }
     assert_string_equal(text[0].data, text[1].data);
     if (i == 0)
-      assert_string_equal(text[0].data,
-                          "{\"preset\":\"gsm8k\",\"keys\":{\"prompt\":\"question\",\"answer\":\"answer\",\"completion\":"
-                          "\"answer\"},\"extract\":\"####\",\"chat\":false,\"system\":\"\",\"template\":\"\","
-                          "\"prompt_tokens_max\":0,\"long_prompts\":\"refuse\"}");
+      assert_string_equal(
+          text[0].data,
+          "{\"preset\":\"gsm8k\",\"keys\":{\"prompt\":\"question\",\"answer\":\"answer\",\"completion\":"
+          "\"answer\"},\"extract\":\"####\",\"chat\":false,\"system\":\"\",\"template\":\"\","
+          "\"prompt_tokens_max\":0,\"long_prompts\":\"refuse\"}");
     for (int pass = 0; pass < 2; pass++) buf_free(&text[pass]);
     arena_free(&arena);
   }
@@ -303,7 +317,8 @@ static void bad_readings_are_refused_by_name(void **state) {
 
 static void paths_are_keys_and_indices(void **state) {
   static const char *const good[] = {"a", "a.b", "a[0]", "a[-1].b[2][3]", "reward_model.ground_truth", "a b"};
-  static const char *const bad[] = {"", ".", "a.", ".a", "a..b", "[0]", "a[", "a[]", "a[x]", "a]", "a[0]b", "a[1234567]"};
+  static const char *const bad[] = {"",   ".",   "a.",   ".a", "a..b",  "[0]",
+                                    "a[", "a[]", "a[x]", "a]", "a[0]b", "a[1234567]"};
   static const char text[] = "{\"a\":{\"b\":[1,[2,3]],\"n\":null},\"s\":\"x\"}";
   static const struct {
     const char *path;

@@ -1,5 +1,6 @@
 /* Recipes: what each name becomes, what is given beside it, what is refused; and whole steps by each of them against
- * tests/golden/recipes.txt, which make_recipe_vectors.py computed from the papers' formulas, in decimal, by differences. */
+ * tests/golden/recipes.txt, which make_recipe_vectors.py computed from the papers' formulas, in decimal, by
+ * differences. */
 #include "tests/unit/base/cm.h"
 
 #include <math.h>
@@ -12,7 +13,8 @@
 #include "services/coordinator/run/run_context.h"
 #include "tests/unit/coordinator/parsed_run.h"
 
-#define RUN(recipe, more) "{\"recipe\":\"" recipe "\",\"dataset\":{\"path\":\"a\"},\"sampling\":{\"max_new_tokens\":100}" more "}"
+#define RUN(recipe, more) \
+  "{\"recipe\":\"" recipe "\",\"dataset\":{\"path\":\"a\"},\"sampling\":{\"max_new_tokens\":100}" more "}"
 
 #define TEACHER "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
@@ -23,22 +25,37 @@ static void a_name_becomes_fields_that_are_shown(void **state) {
   static const struct {
     const char *text, *shown[6];
   } cases[] = {
-      {RUN("grpo", ""), {"\"recipe\":\"grpo\"", "\"kind\":\"group\"", "\"objective\":\"grpo\"", "\"kl_coefficient\":0.04,\"normalization\":\"sequences\""}},
-      {RUN("dr_grpo", ""), {"\"kind\":\"group_centered\"", "\"kl_coefficient\":0,\"length_max\":100,\"normalization\":\"length\""}},
-      {RUN("dapo", ""), {"\"clip_high\":0.28", "\"overlong\":{\"buffer\":20}", "\"zero_advantage\":\"refill\"", "\"normalization\":\"tokens\""}},
-      {RUN("rloo", ""), {"\"kind\":\"leave_one_out\"", "\"objective\":\"reinforce\"", "\"kl_coefficient\":0.05,\"kl_estimator\":\"k1\",\"kl_in\":\"reward\",\"advantage\":\"leave_one_out\"", "\"normalization\":\"samples\""}},
+      {RUN("grpo", ""),
+       {"\"recipe\":\"grpo\"", "\"kind\":\"group\"", "\"objective\":\"grpo\"",
+        "\"kl_coefficient\":0.04,\"normalization\":\"sequences\""}},
+      {RUN("dr_grpo", ""),
+       {"\"kind\":\"group_centered\"", "\"kl_coefficient\":0,\"length_max\":100,\"normalization\":\"length\""}},
+      {RUN("dapo", ""),
+       {"\"clip_high\":0.28", "\"overlong\":{\"buffer\":20}", "\"zero_advantage\":\"refill\"",
+        "\"normalization\":\"tokens\""}},
+      {RUN("rloo", ""),
+       {"\"kind\":\"leave_one_out\"", "\"objective\":\"reinforce\"",
+        "\"kl_coefficient\":0.05,\"kl_estimator\":\"k1\",\"kl_in\":\"reward\",\"advantage\":\"leave_one_out\"",
+        "\"normalization\":\"samples\""}},
       {RUN("reinforce++", ""), {"\"mode\":\"sync\"", "\"kind\":\"batch\"", "\"objective\":\"grpo\""}},
-      {RUN("reinforce++_baseline", ""), {"\"mode\":\"sync\"", "\"kind\":\"batch_centered\"", "\"kl_coefficient\":0.001,\"kl_estimator\":\"k2\""}},
+      {RUN("reinforce++_baseline", ""),
+       {"\"mode\":\"sync\"", "\"kind\":\"batch_centered\"", "\"kl_coefficient\":0.001,\"kl_estimator\":\"k2\""}},
       {RUN("gspo", ""), {"\"objective\":\"gspo\"", "\"clip_low\":0.0003,\"clip_high\":0.0004"}},
       {RUN("cispo", ""), {"\"objective\":\"cispo\"", "\"clip_low\":1,\"clip_high\":4"}},
       {RUN("sft", ""), {"\"mode\":\"sync\"", "\"objective\":\"cross_entropy\"", "\"lr\":2e-05"}},
-      {RUN("distill", ",\"training\":{\"teacher\":\"" TEACHER "\"}"), {"\"objective\":\"reinforce\"", "\"kl_coefficient\":1,\"kl_estimator\":\"k2\",\"teacher\":\"0123", "\"kind\":\"none\""}},
+      {RUN("distill", ",\"training\":{\"teacher\":\"" TEACHER "\"}"),
+       {"\"objective\":\"reinforce\"", "\"kl_coefficient\":1,\"kl_estimator\":\"k2\",\"teacher\":\"0123",
+        "\"kind\":\"none\""}},
       /* what is given beside it wins */
-      {RUN("grpo", ",\"training\":{\"kl_coefficient\":0,\"lr\":0.5}"), {"\"kl_coefficient\":0,", "\"lr\":0.5", "\"normalization\":\"sequences\""}},
-      {RUN("dapo", ",\"overlong\":{\"buffer\":7},\"filter\":{\"zero_advantage\":\"keep\"}"), {"\"overlong\":{\"buffer\":7}", "\"zero_advantage\":\"keep\""}},
+      {RUN("grpo", ",\"training\":{\"kl_coefficient\":0,\"lr\":0.5}"),
+       {"\"kl_coefficient\":0,", "\"lr\":0.5", "\"normalization\":\"sequences\""}},
+      {RUN("dapo", ",\"overlong\":{\"buffer\":7},\"filter\":{\"zero_advantage\":\"keep\"}"),
+       {"\"overlong\":{\"buffer\":7}", "\"zero_advantage\":\"keep\""}},
       {RUN("rloo", ",\"training\":{\"kl_in\":\"loss\"}"), {"\"kl_estimator\":\"k1\",\"normalization\""}},
-      {RUN("cispo", ",\"mode\":\"inflight\""), {"\"mode\":\"inflight\"", "\"kind\":\"group\"", "\"objective\":\"cispo\""}},
-      {RUN("grpo", ",\"training\":{\"kl_target\":0.5,\"reference_every\":4,\"entropy_coefficient\":0.01}"), {"\"kl_target\":0.5,\"kl_horizon\":10000,\"reference_every\":4,\"entropy_coefficient\":0.01"}},
+      {RUN("cispo", ",\"mode\":\"inflight\""),
+       {"\"mode\":\"inflight\"", "\"kind\":\"group\"", "\"objective\":\"cispo\""}},
+      {RUN("grpo", ",\"training\":{\"kl_target\":0.5,\"reference_every\":4,\"entropy_coefficient\":0.01}"),
+       {"\"kl_target\":0.5,\"kl_horizon\":10000,\"reference_every\":4,\"entropy_coefficient\":0.01"}},
       {RUN("grpo", ",\"mask_truncated\":true"), {"\"mask_truncated\":true"}},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -49,7 +66,8 @@ static void a_name_becomes_fields_that_are_shown(void **state) {
     json_writer_init(&w, &out);
     run_config_write(&p.config, &w);
     for (int k = 0; cases[i].shown[k]; k++)
-      if (!strstr(out.data, cases[i].shown[k])) fail_msg("%s: %s is not in %s", cases[i].text, cases[i].shown[k], out.data);
+      if (!strstr(out.data, cases[i].shown[k]))
+        fail_msg("%s: %s is not in %s", cases[i].text, cases[i].shown[k], out.data);
     /* what is stored reads back to itself, whatever the recipe would say of what was left out */
     assert_int_equal(run_config_parse_stored(&again.config, out.data, out.len, &again.arena, &again.err), RC_OK);
     json_writer_init(&w, &repeated);
@@ -67,16 +85,87 @@ static void a_name_becomes_fields_that_are_shown(void **state) {
 static void the_table_is_the_papers(void **state) {
   (void)state;
   static const struct recipe expected[] = {
-      {.name = "grpo", .objective = "grpo", .normalization = "sequences", .clip_low = 0.2, .clip_high = 0.2, .advantage = ADVANTAGE_GROUP, .kl_coefficient = 0.04, .kl_estimator = "k3"},
-      {.name = "dr_grpo", .objective = "grpo", .normalization = "length", .clip_low = 0.2, .clip_high = 0.2, .advantage = ADVANTAGE_GROUP_CENTERED, .kl_estimator = "k3"},
-      {.name = "dapo", .objective = "grpo", .normalization = "tokens", .clip_low = 0.2, .clip_high = 0.28, .advantage = ADVANTAGE_GROUP, .kl_estimator = "k3", .refills = true, .overlong_share = 5},
-      {.name = "rloo", .objective = "reinforce", .normalization = "samples", .clip_low = 0.2, .clip_high = 4, .advantage = ADVANTAGE_LEAVE_ONE_OUT, .kl_coefficient = 0.05, .kl_estimator = "k1", .kl_in = "reward"},
-      {.name = "reinforce++", .objective = "grpo", .normalization = "tokens", .clip_low = 0.2, .clip_high = 0.2, .advantage = ADVANTAGE_BATCH, .kl_estimator = "k3", .whole_round = true},
-      {.name = "reinforce++_baseline", .objective = "grpo", .normalization = "tokens", .clip_low = 0.2, .clip_high = 0.2, .advantage = ADVANTAGE_BATCH_CENTERED, .kl_coefficient = 0.001, .kl_estimator = "k2", .whole_round = true},
-      {.name = "gspo", .objective = "gspo", .normalization = "sequences", .clip_low = 3e-4, .clip_high = 4e-4, .advantage = ADVANTAGE_GROUP, .kl_estimator = "k3"},
-      {.name = "cispo", .objective = "cispo", .normalization = "tokens", .clip_low = 1, .clip_high = 4, .advantage = ADVANTAGE_GROUP, .kl_estimator = "k3"},
-      {.name = "sft", .objective = "cross_entropy", .normalization = "tokens", .clip_low = 0.2, .clip_high = 0.2, .advantage = ADVANTAGE_GROUP, .kl_estimator = "k3", .lr = 2e-5},
-      {.name = "distill", .objective = "reinforce", .normalization = "tokens", .clip_low = 0.2, .clip_high = 4, .advantage = ADVANTAGE_GROUP_CENTERED, .kl_coefficient = 1, .kl_estimator = "k2", .teaches = true},
+      {.name = "grpo",
+       .objective = "grpo",
+       .normalization = "sequences",
+       .clip_low = 0.2,
+       .clip_high = 0.2,
+       .advantage = ADVANTAGE_GROUP,
+       .kl_coefficient = 0.04,
+       .kl_estimator = "k3"},
+      {.name = "dr_grpo",
+       .objective = "grpo",
+       .normalization = "length",
+       .clip_low = 0.2,
+       .clip_high = 0.2,
+       .advantage = ADVANTAGE_GROUP_CENTERED,
+       .kl_estimator = "k3"},
+      {.name = "dapo",
+       .objective = "grpo",
+       .normalization = "tokens",
+       .clip_low = 0.2,
+       .clip_high = 0.28,
+       .advantage = ADVANTAGE_GROUP,
+       .kl_estimator = "k3",
+       .refills = true,
+       .overlong_share = 5},
+      {.name = "rloo",
+       .objective = "reinforce",
+       .normalization = "samples",
+       .clip_low = 0.2,
+       .clip_high = 4,
+       .advantage = ADVANTAGE_LEAVE_ONE_OUT,
+       .kl_coefficient = 0.05,
+       .kl_estimator = "k1",
+       .kl_in = "reward"},
+      {.name = "reinforce++",
+       .objective = "grpo",
+       .normalization = "tokens",
+       .clip_low = 0.2,
+       .clip_high = 0.2,
+       .advantage = ADVANTAGE_BATCH,
+       .kl_estimator = "k3",
+       .whole_round = true},
+      {.name = "reinforce++_baseline",
+       .objective = "grpo",
+       .normalization = "tokens",
+       .clip_low = 0.2,
+       .clip_high = 0.2,
+       .advantage = ADVANTAGE_BATCH_CENTERED,
+       .kl_coefficient = 0.001,
+       .kl_estimator = "k2",
+       .whole_round = true},
+      {.name = "gspo",
+       .objective = "gspo",
+       .normalization = "sequences",
+       .clip_low = 3e-4,
+       .clip_high = 4e-4,
+       .advantage = ADVANTAGE_GROUP,
+       .kl_estimator = "k3"},
+      {.name = "cispo",
+       .objective = "cispo",
+       .normalization = "tokens",
+       .clip_low = 1,
+       .clip_high = 4,
+       .advantage = ADVANTAGE_GROUP,
+       .kl_estimator = "k3"},
+      {.name = "sft",
+       .objective = "cross_entropy",
+       .normalization = "tokens",
+       .clip_low = 0.2,
+       .clip_high = 0.2,
+       .advantage = ADVANTAGE_GROUP,
+       .kl_estimator = "k3",
+       .lr = 2e-5},
+      {.name = "distill",
+       .objective = "reinforce",
+       .normalization = "tokens",
+       .clip_low = 0.2,
+       .clip_high = 4,
+       .advantage = ADVANTAGE_GROUP_CENTERED,
+       .kl_coefficient = 1,
+       .kl_estimator = "k2",
+       .teaches = true},
   };
   for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
     const struct recipe *e = &expected[i], *r = NULL;
@@ -85,7 +174,8 @@ static void the_table_is_the_papers(void **state) {
     assert_string_equal(r->name, e->name);
     assert_string_equal(r->objective, e->objective);
     assert_string_equal(r->normalization, e->normalization);
-    assert_true(r->clip_low == e->clip_low && r->clip_high == e->clip_high && r->kl_coefficient == e->kl_coefficient && r->lr == e->lr);
+    assert_true(r->clip_low == e->clip_low && r->clip_high == e->clip_high && r->kl_coefficient == e->kl_coefficient &&
+                r->lr == e->lr);
     assert_int_equal(r->advantage, e->advantage);
     assert_string_equal(r->kl_estimator, e->kl_estimator);
     assert_string_equal(r->kl_in, e->kl_in ? e->kl_in : "loss");
@@ -108,25 +198,33 @@ static void what_cannot_be_honoured_is_refused_by_name(void **state) {
     const char *text, *field, *says;
   } cases[] = {
       {RUN("ppo", ""), "recipe", "needs a critic"},
-      {RUN("grop", ""), "recipe", "expected one of grpo, dr_grpo, dapo, rloo, reinforce++, reinforce++_baseline, gspo, cispo, sft, distill, got 'grop'"},
+      {RUN("grop", ""), "recipe",
+       "expected one of grpo, dr_grpo, dapo, rloo, reinforce++, reinforce++_baseline, gspo, cispo, sft, distill, got "
+       "'grop'"},
       {RUN("reinforce++", ",\"mode\":\"pipelined\""), "mode", "set mode 'sync', got 'pipelined'"},
       {RUN("reinforce++_baseline", ",\"mode\":\"inflight\""), "mode", "set mode 'sync', got 'inflight'"},
-      {RUN("reinforce++", ",\"filter\":{\"zero_advantage\":\"shrink\"}"), "filter.zero_advantage", "set 'keep', got 'shrink'"},
-      {RUN("reinforce++", ",\"training\":{\"kl_in\":\"reward\",\"kl_coefficient\":0.1}"), "advantage.kind", "'leave_one_out' or 'group_centered', got 'batch'"},
+      {RUN("reinforce++", ",\"filter\":{\"zero_advantage\":\"shrink\"}"), "filter.zero_advantage",
+       "set 'keep', got 'shrink'"},
+      {RUN("reinforce++", ",\"training\":{\"kl_in\":\"reward\",\"kl_coefficient\":0.1}"), "advantage.kind",
+       "'leave_one_out' or 'group_centered', got 'batch'"},
       {RUN("grpo", ",\"training\":{\"kl_in\":\"reward\"}"), "advantage.kind", "got 'group'"},
       {RUN("grpo", ",\"training\":{\"kl_estimator\":\"k4\"}"), "training.kl_estimator", "\"k3\", \"k1\", \"k2\""},
       {RUN("grpo", ",\"training\":{\"kl_in\":\"value\"}"), "training.kl_in", "\"loss\", \"reward\""},
       {RUN("sft", ",\"training\":{\"kl_in\":\"reward\"}"), "training.kl_in", "has no rewards"},
       {RUN("dapo", ",\"training\":{\"kl_target\":0.1}"), "training.kl_target", "is for a KL term"},
       {RUN("grpo", ",\"training\":{\"kl_horizon\":5}"), "training.kl_horizon", "is for `kl_target`"},
-      {RUN("grpo", ",\"training\":{\"checkpoint_every\":3,\"reference_every\":4}"), "training.reference_every", "a multiple of checkpoint_every (3), got 4"},
+      {RUN("grpo", ",\"training\":{\"checkpoint_every\":3,\"reference_every\":4}"), "training.reference_every",
+       "a multiple of checkpoint_every (3), got 4"},
       {RUN("distill", ""), "training.teacher", "needs a teacher"},
       {RUN("grpo", ",\"training\":{\"teacher\":\"abc\"}"), "training.teacher", "64 hexadecimal digits"},
       {RUN("dapo", ",\"training\":{\"teacher\":\"" TEACHER "\"}"), "training.teacher", "is for a KL term"},
-      {RUN("grpo", ",\"training\":{\"teacher\":\"" TEACHER "\",\"reference_every\":2}"), "training.reference_every", "which stays"},
-      {RUN("sft", ",\"update\":\"minibatch\",\"groups_per_step\":2"), "update", "takes update 'strict', got 'minibatch'"},
+      {RUN("grpo", ",\"training\":{\"teacher\":\"" TEACHER "\",\"reference_every\":2}"), "training.reference_every",
+       "which stays"},
+      {RUN("sft", ",\"update\":\"minibatch\",\"groups_per_step\":2"), "update",
+       "takes update 'strict', got 'minibatch'"},
       {RUN("sft", ",\"mode\":\"inflight\""), "mode", "leave `mode` out"},
-      {RUN("grpo", ",\"training\":{\"normalization\":\"tokens\",\"length_max\":5}"), "training.length_max", "divides by no length"},
+      {RUN("grpo", ",\"training\":{\"normalization\":\"tokens\",\"length_max\":5}"), "training.length_max",
+       "divides by no length"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     struct parsed p;
@@ -247,7 +345,8 @@ static void step_check(struct step *s, int number) {
 
 static void steps_are_those_of_the_papers(void **state) {
   (void)state;
-  static const char *const recipes[] = {"grpo", "dr_grpo", "dapo", "rloo", "reinforce++", "reinforce++_baseline", "gspo", "cispo", "sft"};
+  static const char *const recipes[] = {"grpo", "dr_grpo", "dapo", "rloo", "reinforce++", "reinforce++_baseline",
+                                        "gspo", "cispo",   "sft"};
   int of[9] = {0}, number = 0;
   static struct step s;
   FILE *file = fopen("tests/golden/recipes.txt", "r");

@@ -1,7 +1,7 @@
-/* Batches of a run in flight that are verified (checks/refusals.h), over real HTTP with a fake trainer that refuses.  What would
- * break: a refused group is in the step, or in its figures; a step is short of a group; who lied gets more, or what it drew is
- * trained on; who did not is accused; nobody can tell who is at fault and the run goes on; a restart, of the coordinator or
- * of the trainer, between a refusal and the step stores another record. */
+/* Batches of a run in flight that are verified (checks/refusals.h), over real HTTP with a fake trainer that refuses.
+ * What would break: a refused group is in the step, or in its figures; a step is short of a group; who lied gets more,
+ * or what it drew is trained on; who did not is accused; nobody can tell who is at fault and the run goes on; a
+ * restart, of the coordinator or of the trainer, between a refusal and the step stores another record. */
 #include <string.h>
 
 #include "services/coordinator/decide/states.h"
@@ -10,9 +10,10 @@
 enum { GROUPS = 2, SAMPLES = 2, AHEAD = 4 };
 
 /* Steps of 2 groups of 2 samples; what is ahead: 4 groups; no lease becomes too old. */
-#define VERIFIED(more)                                                                                                   \
-  "{\"mode\":\"inflight\",\"max_lag\":8,\"rounds\":4,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false}," \
-  "\"groups_per_round\":2,\"samples_per_group\":2,\"lease_samples_max\":2,\"sampling\":{\"temperature\":1.0,"             \
+#define VERIFIED(more)                                                                                              \
+  "{\"mode\":\"inflight\",\"max_lag\":8,\"rounds\":4,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":" \
+  "false},"                                                                                                         \
+  "\"groups_per_round\":2,\"samples_per_group\":2,\"lease_samples_max\":2,\"sampling\":{\"temperature\":1.0,"       \
   "\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}" more "}"
 
 struct two {
@@ -42,12 +43,14 @@ static void begin(struct fixture *f, struct two *t, const char *run, enum worker
 }
 
 static void wait_version(struct fixture *f, int64_t version) {
-  AWAIT(read_int(f, "SELECT coalesce(max(version), -1) FROM versions") >= version, "version %lld is not current", (long long)version)
+  AWAIT(read_int(f, "SELECT coalesce(max(version), -1) FROM versions") >= version, "version %lld is not current",
+        (long long)version)
   a_moment_passes(f);
 }
 
 static void wait_left(struct fixture *f) {
-  AWAIT(read_int(f, "SELECT count(*) FROM incidents WHERE kind IN ('sample_refused', 'inexact')") > 0, "no group is refused")
+  AWAIT(read_int(f, "SELECT count(*) FROM incidents WHERE kind IN ('sample_refused', 'inexact')") > 0,
+        "no group is refused")
   a_moment_passes(f);
 }
 
@@ -57,14 +60,17 @@ static void expect_a_whole_step(struct fixture *f) {
   assert_int_equal(read_int(f, "SELECT count(*) FROM groups WHERE trained_in = 0 AND round = 0 AND ordinal = 0"), 0);
   assert_int_equal(read_int(f, "SELECT state = 4 AND batch IS NULL FROM groups WHERE round = 0 AND ordinal = 0"), 1);
   assert_int_equal(read_int(f, "SELECT sum(groups) FROM batches WHERE round = 0"), GROUPS);
-  assert_int_equal(read_int(f, "SELECT groups_trained * 100 + groups_filtered * 10 + groups_refused FROM rounds WHERE round = 0"),
-                   211);
+  assert_int_equal(
+      read_int(f, "SELECT groups_trained * 100 + groups_filtered * 10 + groups_refused FROM rounds WHERE round = 0"),
+      211);
   assert_int_equal(read_int(f, "SELECT submitted_samples * 10 + training_samples FROM rounds WHERE round = 0"),
                    GROUPS * SAMPLES * 11);
   assert_int_equal(read_int(f, "SELECT denominator FROM rounds WHERE round = 0"), GROUPS * SAMPLES);
-  assert_int_equal(read_int(f, "SELECT trained_tokens = (SELECT sum(tokens) FROM groups WHERE trained_in = 0) FROM rounds WHERE "
-                               "round = 0"),
-                   1);
+  assert_int_equal(
+      read_int(f,
+               "SELECT trained_tokens = (SELECT sum(tokens) FROM groups WHERE trained_in = 0) FROM rounds WHERE "
+               "round = 0"),
+      1);
 }
 
 static void a_refused_group_leaves_its_step_and_its_worker_the_run(void **state) {
@@ -77,9 +83,11 @@ static void a_refused_group_leaves_its_step_and_its_worker_the_run(void **state)
   wait_left(f);
   assert_int_equal(read_int(f, "SELECT state FROM rounds WHERE round = 0"), ROUND_OPEN);
   assert_int_equal(read_int(f, "SELECT count(*) FROM quarantines WHERE name = 'liar' AND round = 0"), 1);
-  assert_int_equal(read_int(f, "SELECT count(*) FROM incidents WHERE kind = 'sample_refused' AND subject = 'r1.0.0.0' AND detail "
-                               "LIKE '%(liar) sent token % draws token 1 there%'"),
-                   1);
+  assert_int_equal(
+      read_int(f,
+               "SELECT count(*) FROM incidents WHERE kind = 'sample_refused' AND subject = 'r1.0.0.0' AND detail "
+               "LIKE '%(liar) sent token % draws token 1 there%'"),
+      1);
   assert_int_equal(read_int(f, "SELECT state FROM leases WHERE group_ordinal = 1"), LEASE_LOST);
   assert_int_equal(poll_once(f, &t.liar, 8, &a, &(struct err){0}), RC_OK);
   assert_int_equal(a.lease_count, 0);
@@ -102,7 +110,8 @@ static void what_a_liar_drew_is_not_trained_on(void **state) {
   begin(f, &t, VERIFIED(""), WORKER_INVARIANT);
   answer_lease(f, &t.liar, &t.leases[0]);
   answer_lease(f, &t.honest, &t.leases[2]);
-  AWAIT(read_int(f, "SELECT state FROM rounds WHERE round = 0") == ROUND_TRAINING, "the step is not full") a_moment_passes(f);
+  AWAIT(read_int(f, "SELECT state FROM rounds WHERE round = 0") == ROUND_TRAINING, "the step is not full")
+  a_moment_passes(f);
   answer_lease(f, &t.liar, &t.leases[1]);
   fake_trainer_finish_batches(&f->trainer);
   wait_left(f);
@@ -111,9 +120,11 @@ static void what_a_liar_drew_is_not_trained_on(void **state) {
   wait_version(f, 1);
   assert_int_equal(read_int(f, "SELECT groups_refused FROM rounds WHERE round = 0"), 2);
   json_free(serve_run(f, &t.honest, "r1", "completed"));
-  assert_int_equal(read_int(f, "SELECT count(*) FROM samples s JOIN groups g ON g.run = s.run AND g.round = s.round AND g.ordinal = "
-                               "s.group_ordinal JOIN workers w ON w.id = s.worker WHERE g.state = 3 AND w.name = 'liar'"),
-                   0);
+  assert_int_equal(
+      read_int(f,
+               "SELECT count(*) FROM samples s JOIN groups g ON g.run = s.run AND g.round = s.round AND g.ordinal = "
+               "s.group_ordinal JOIN workers w ON w.id = s.worker WHERE g.state = 3 AND w.name = 'liar'"),
+      0);
 }
 
 static void where_nobody_can_tell_the_run_is_paused(void **state) {
@@ -159,7 +170,8 @@ static void a_coordinator_that_comes_back_before_the_answer_takes_it_then(void *
   begin(f, &t, VERIFIED(""), WORKER_INVARIANT);
   answer_lease(f, &t.liar, &t.leases[0]);
   answer_lease(f, &t.honest, &t.leases[2]);
-  AWAIT(read_int(f, "SELECT state FROM rounds WHERE round = 0") == ROUND_TRAINING && fake_trainer_batches(&f->trainer) > 0,
+  AWAIT(read_int(f, "SELECT state FROM rounds WHERE round = 0") == ROUND_TRAINING &&
+            fake_trainer_batches(&f->trainer) > 0,
         "the batch is not sent")
   a_moment_passes(f);
   coordinator_down(f);

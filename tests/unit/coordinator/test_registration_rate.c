@@ -25,7 +25,8 @@ static int64_t taken(struct registration_rate *r, uint64_t key, int64_t tries, i
 
 static void a_burst_then_the_rate(void **state) {
   assert_int_equal(taken(*state, 7, 1600, 1000), BURST);
-  assert_int_equal(registration_rate_take(*state, 7, BURST, PER_S, 1000), 32); /* ms: a thousandth of a second over 32 */
+  assert_int_equal(registration_rate_take(*state, 7, BURST, PER_S, 1000), 32); /* ms: a thousandth of a second over
+                                                                                * 32 */
   assert_int_equal(registration_rate_take(*state, 7, BURST, PER_S, 1031), 1);
   assert_int_equal(registration_rate_take(*state, 7, BURST, PER_S, 1032), 0);
   assert_int_equal(taken(*state, 7, 100, 2032), PER_S);
@@ -39,7 +40,8 @@ static void one_key_does_not_pay_for_another(void **state) {
 }
 
 static void a_full_corner_forgets_what_was_asked_for_longest_ago(void **state) {
-  for (uint64_t i = 0; i < RATE_WAYS; i++) assert_int_equal(taken(*state, 7 + i * RATE_SETS, 200, (int64_t)i + 1), BURST);
+  for (uint64_t i = 0; i < RATE_WAYS; i++)
+    assert_int_equal(taken(*state, 7 + i * RATE_SETS, 200, (int64_t)i + 1), BURST);
   assert_int_equal(taken(*state, 7 + RATE_WAYS * RATE_SETS, 1, 100), 1);
   assert_int_equal(taken(*state, 7 + (RATE_WAYS - 1) * RATE_SETS, 200, 101) < BURST, 1); /* the newest is remembered */
   assert_int_equal(taken(*state, 7, 200, 102), BURST);                                   /* the oldest is not */

@@ -1,8 +1,8 @@
-/* Rewards that servers answer, from the accepted sample to the sealed group, over real HTTP; the test plays the server's side
- * by the commands that rewards.c sends.  What would break: a group is sealed without a reward, or never; an answer counts
- * twice, or for a sample that was drawn anew; what a group is worth, or its digest, depends on the order in which answers come
- * or on a restart between them; a deadline does something else than it was configured to; waiting for a judge counts as waiting
- * for a sampler. */
+/* Rewards that servers answer, from the accepted sample to the sealed group, over real HTTP; the test plays the
+ * server's side by the commands that rewards.c sends.  What would break: a group is sealed without a reward, or never;
+ * an answer counts twice, or for a sample that was drawn anew; what a group is worth, or its digest, depends on the
+ * order in which answers come or on a restart between them; a deadline does something else than it was configured to;
+ * waiting for a judge counts as waiting for a sampler. */
 #include <math.h>
 #include <string.h>
 
@@ -18,12 +18,14 @@ enum { GROUPS = 3, SAMPLES = 4 };
 #define TERM(url, weight, rule)                                                                                       \
   "{\"kind\":\"http\",\"weight\":" #weight ",\"server\":{\"url\":\"http://" url "/\",\"deadline_ms\":600,"            \
   "\"on_deadline\":\"" rule "\"}}"
-#define JUDGED(verifier, more)                                                                                        \
-  "{\"rounds\":1,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_per_round\":3,"         \
-  "\"samples_per_group\":4,\"group_timeout_ms\":800,\"verifier\":" verifier                                           \
+#define JUDGED(verifier, more)                                                                                  \
+  "{\"rounds\":1,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false," \
+  "\"groups_per_round\":3,"                                                                                     \
+  "\"samples_per_group\":4,\"group_timeout_ms\":800,\"verifier\":" verifier                                     \
   ",\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}" more "}"
 /* numeric x 0.5 + a x 1 + b x 0.25 */
-#define THREE "{\"terms\":[{\"kind\":\"numeric\",\"weight\":0.5}," TERM("a:1", 1, "fail") "," TERM("b:2", 0.25, "fail") "]}"
+#define THREE \
+  "{\"terms\":[{\"kind\":\"numeric\",\"weight\":0.5}," TERM("a:1", 1, "fail") "," TERM("b:2", 0.25, "fail") "]}"
 #define ALONE(rule) "{\"terms\":[" TERM("a:1", 1, rule) "]}"
 
 static int setup(void **state) {
@@ -49,8 +51,10 @@ static struct digest digest_of_sample(struct fixture *f, int64_t group, int samp
   struct err err = {0};
   bool row = false;
   if (readers_take(core_readers(f->core), &s, &err) != RC_OK) fail_msg("%s", err.message);
-  if (store_query(s, &q, &err, "SELECT digest FROM samples WHERE run = 1 AND round = 0 AND group_ordinal = ?1 AND sample = ?2",
-                  BINDS(b_int(group), b_int(sample))) != RC_OK || rows_next(&q, &row, &err) != RC_OK || !row)
+  if (store_query(s, &q, &err,
+                  "SELECT digest FROM samples WHERE run = 1 AND round = 0 AND group_ordinal = ?1 AND sample = ?2",
+                  BINDS(b_int(group), b_int(sample))) != RC_OK ||
+      rows_next(&q, &row, &err) != RC_OK || !row)
     fail_msg("sample %d: %s", sample, err.message);
   rows_digest(&q, 0, &out);
   rows_end(&q);
@@ -58,24 +62,28 @@ static struct digest digest_of_sample(struct fixture *f, int64_t group, int samp
   return out;
 }
 
-static struct command *message(struct fixture *f, command_execute execute, int64_t group, int term, int first, int count) {
+static struct command *message(struct fixture *f, command_execute execute, int64_t group, int term, int first,
+                               int count) {
   struct command *cmd = command_new(execute, sizeof(struct reward_message));
   struct reward_message *m = cmd->message;
   *m = (struct reward_message){.run = 1, .group = group, .term = term, .count = count, .why = "no route"};
   m->values = arena_alloc(&cmd->arena, (size_t)count, sizeof *m->values);
   for (int i = 0; i < count; i++)
-    m->values[i] = (struct reward_value){first + i, digest_of_sample(f, group, first + i), 0.125 * (first + i) + (double)group + term};
+    m->values[i] = (struct reward_value){first + i, digest_of_sample(f, group, first + i),
+                                         0.125 * (first + i) + (double)group + term};
   return cmd;
 }
 
 static void answered(struct fixture *f, int64_t group, int term, int first, int count) {
   struct err err = {0};
-  if (core_call(f->core, message(f, reward_answer_execute, group, term, first, count), &err) != RC_OK) fail_msg("%s", err.message);
+  if (core_call(f->core, message(f, reward_answer_execute, group, term, first, count), &err) != RC_OK)
+    fail_msg("%s", err.message);
 }
 
 static void missed(struct fixture *f, int64_t group, int first, int count) {
   struct err err = {0};
-  if (core_call(f->core, message(f, reward_loss_execute, group, 0, first, count), &err) != RC_OK) fail_msg("%s", err.message);
+  if (core_call(f->core, message(f, reward_loss_execute, group, 0, first, count), &err) != RC_OK)
+    fail_msg("%s", err.message);
 }
 
 static int64_t in_state(struct fixture *f, enum group_state state) {
@@ -86,8 +94,8 @@ static int64_t in_state(struct fixture *f, enum group_state state) {
   answered((f), (group), 1, 0, 4); \
   answered((f), (group), 2, 0, 4)
 
-/* What the three terms gave is kept before their weights; NaN of those that a server has not answered.  Returns how many
- * values are known. */
+/* What the three terms gave is kept before their weights; NaN of those that a server has not answered.  Returns how
+ * many values are known. */
 static int check_term_values(struct fixture *f) {
   struct store *s;
   struct rows q;
@@ -95,7 +103,8 @@ static int check_term_values(struct fixture *f) {
   bool row = false;
   int known = 0, samples = 0;
   if (readers_take(core_readers(f->core), &s, &err) != RC_OK) fail_msg("%s", err.message);
-  enum rc rc = store_query(s, &q, &err, "SELECT group_ordinal, sample, term_values FROM samples WHERE run = 1", NO_BINDS);
+  enum rc rc =
+      store_query(s, &q, &err, "SELECT group_ordinal, sample, term_values FROM samples WHERE run = 1", NO_BINDS);
   while (rc == RC_OK && (rc = rows_next(&q, &row, &err)) == RC_OK && row) {
     const double server = 0.125 * (double)rows_int(&q, 1) + (double)rows_int(&q, 0);
     const double expected[3] = {rows_int(&q, 1) % 2 == 0, server + 1, server + 2};
@@ -137,8 +146,10 @@ static void a_group_is_sealed_with_its_last_reward(void **state) {
   BOTH(f, 0);
   BOTH(f, 2);
   json_free(wait_state(f, "r1", "completed"));
-  assert_int_equal(read_int(f, "SELECT count(*) FROM samples WHERE reward = 0.5 * (sample % 2 = 0) + (0.125 * sample + group_ordinal + 1) + 0.25 * "
-                               "(0.125 * sample + group_ordinal + 2)"),
+  assert_int_equal(read_int(f,
+                            "SELECT count(*) FROM samples WHERE reward = 0.5 * (sample % 2 = 0) + (0.125 * sample + "
+                            "group_ordinal + 1) + 0.25 * "
+                            "(0.125 * sample + group_ordinal + 2)"),
                    12);
   assert_int_equal(check_term_values(f), 36);
   assert_int_equal(read_int(f, "SELECT exact FROM rounds"), 1);
@@ -155,7 +166,8 @@ static void check_digests(struct fixture *f) {
   bool row = true;
   int n = 0;
   if (readers_take(core_readers(f->core), &s, &err) != RC_OK) fail_msg("%s", err.message);
-  assert_int_equal(store_query(s, &q, &err, "SELECT digest FROM groups WHERE run = 1 ORDER BY ordinal", NO_BINDS), RC_OK);
+  assert_int_equal(store_query(s, &q, &err, "SELECT digest FROM groups WHERE run = 1 ORDER BY ordinal", NO_BINDS),
+                   RC_OK);
   while (rows_next(&q, &row, &err) == RC_OK && row) {
     struct digest d;
     assert_true(rows_digest(&q, 0, &d));
@@ -264,7 +276,8 @@ static void an_answer_about_other_tokens_is_not_counted(void **state) {
   struct command *cmd = message(f, reward_answer_execute, 0, 0, 0, 4);
   ((struct reward_message *)cmd->message)->values[2].digest.bytes[0] ^= 1;
   assert_int_equal(core_call(f->core, cmd, &err), RC_OK);
-  assert_int_equal(read_int(f, "SELECT group_concat(sample) = '2' FROM remote_rewards WHERE group_ordinal = 0 AND state = 0"), 1);
+  assert_int_equal(
+      read_int(f, "SELECT group_concat(sample) = '2' FROM remote_rewards WHERE group_ordinal = 0 AND state = 0"), 1);
   assert_int_equal(in_state(f, GROUP_OPEN), 3);
 }
 
@@ -293,14 +306,21 @@ static void zero_counts_nothing_and_says_so(void **state) {
   answered(f, 1, 0, 0, 3);
   missed(f, 1, 0, 4); /* of one of them: the others have a reward */
   answered(f, 1, 0, 3, 1); /* too late */
-  assert_int_equal(read_int(f, "SELECT group_concat(reward, ' ') = '1.0 1.125 1.25 0.0' FROM samples WHERE group_ordinal = 1"), 1);
-  assert_int_equal(read_int(f, "SELECT detail = 'http 0 (not answered in time)' FROM samples WHERE group_ordinal = 1 AND sample = 3"), 1);
+  assert_int_equal(
+      read_int(f, "SELECT group_concat(reward, ' ') = '1.0 1.125 1.25 0.0' FROM samples WHERE group_ordinal = 1"), 1);
+  assert_int_equal(
+      read_int(f,
+               "SELECT detail = 'http 0 (not answered in time)' FROM samples WHERE group_ordinal = 1 AND sample = 3"),
+      1);
   answered(f, 2, 0, 0, 4);
   json_free(wait_state(f, "r1", "completed"));
   assert_int_equal(read_int(f, "SELECT exact FROM rounds"), 0);
   assert_int_equal(read_int(f, "SELECT inexact_reason LIKE '1 reward was not answered in time%' FROM rounds"), 1);
   assert_int_equal(read_int(f, "SELECT missed FROM reward_servers"), 1);
-  assert_int_equal(read_int(f, "SELECT count(*) FROM incidents WHERE kind = 'reward_missed' AND subject = 'r1.0.1' AND detail LIKE '%no route'"), 1);
+  assert_int_equal(read_int(f,
+                            "SELECT count(*) FROM incidents WHERE kind = 'reward_missed' AND subject = 'r1.0.1' AND "
+                            "detail LIKE '%no route'"),
+                   1);
 }
 
 static void drop_leaves_the_group_out(void **state) {
@@ -340,7 +360,9 @@ static void a_filtered_group_is_refilled_when_it_is_judged(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct lease_answer a;
-  sampled(f, &s, JUDGED("{\"terms\":[" TERM("a:1", 0, "fail") "]}", ",\"filter\":{\"zero_advantage\":\"refill\",\"refill_max\":1}"));
+  sampled(f, &s,
+          JUDGED("{\"terms\":[" TERM("a:1", 0, "fail") "]}",
+                 ",\"filter\":{\"zero_advantage\":\"refill\",\"refill_max\":1}"));
   answered(f, 2, 0, 0, 4);
   poll_leases(f, &s, 64, &a);
   assert_int_equal(a.lease_count, 1);
@@ -364,7 +386,8 @@ static void a_stopped_run_waits_for_nothing(void **state) {
   assert_int_equal(core_call(f->core, late, &err), RC_UNAVAILABLE);
 }
 
-/* Behind a gate of one group, the next one is begun when all samples of the one before are in; known from memory, and read anew. */
+/* Behind a gate of one group, the next one is begun when all samples of the one before are in; known from memory, and
+ * read anew. */
 static void a_gate_does_not_wait_for_judges(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
@@ -385,17 +408,19 @@ static void a_gate_does_not_wait_for_judges(void **state) {
   json_free(wait_state(f, "r1", "completed"));
 }
 
-/* Everything is of version 0: groups 2 and 3 make version 1, 4 and 5 version 2.  Groups 0 and 1 still wait for judges then, and are
- * too old: they are drawn again, and judged again. */
+/* Everything is of version 0: groups 2 and 3 make version 1, 4 and 5 version 2.  Groups 0 and 1 still wait for judges
+ * then, and are too old: they are drawn again, and judged again. */
 static void what_is_drawn_again_is_judged_again(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
   struct lease leases[8];
   struct lease_answer a;
   f->trainer.slow_steps = true;
-  post_run(f, "{\"mode\":\"inflight\",\"max_lag\":1,\"rounds\":4,\"samples_ahead\":16,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},"
-              "\"verify_samples\":false,\"groups_per_round\":2,\"samples_per_group\":2,\"lease_samples_max\":2,\"sampling\":{\"max_new_tokens\":8},\"verifier\":" ALONE(
-                  "fail") ",\"training\":{\"objective\":\"grpo\"}}");
+  post_run(f,
+           "{\"mode\":\"inflight\",\"max_lag\":1,\"rounds\":4,\"samples_ahead\":16,\"seed\":3,\"dataset\":{\"path\":"
+           "\"train.jsonl\",\"shuffle\":false},"
+           "\"verify_samples\":false,\"groups_per_round\":2,\"samples_per_group\":2,\"lease_samples_max\":2,"
+           "\"sampling\":{\"max_new_tokens\":8},\"verifier\":" ALONE("fail") ",\"training\":{\"objective\":\"grpo\"}}");
   json_free(wait_state(f, "r1", "running"));
   register_server(f, &s, "gen-1");
   collect_leases(f, &s, leases, 8);
@@ -404,9 +429,14 @@ static void what_is_drawn_again_is_judged_again(void **state) {
   struct command *late = message(f, reward_answer_execute, 0, 0, 0, 2);
   for (int64_t g = 2; g < 6; g++) answered(f, g, 0, 0, 2);
   fake_trainer_finish_steps(&f->trainer);
-  AWAIT(read_int(f, "SELECT max(version) FROM versions WHERE state = 1") == 2, "version 2 is not current") a_moment_passes(f);
+  AWAIT(read_int(f, "SELECT max(version) FROM versions WHERE state = 1") == 2, "version 2 is not current")
+  a_moment_passes(f);
   assert_int_equal(read_int(f, "SELECT count(*) FROM remote_rewards WHERE group_ordinal < 2"), 0);
-  assert_int_equal(read_int(f, "SELECT count(*) FROM groups WHERE ordinal < 2 AND rewards_open = 0 AND samples_waiting = 2 AND state = 0"), 2);
+  assert_int_equal(
+      read_int(
+          f,
+          "SELECT count(*) FROM groups WHERE ordinal < 2 AND rewards_open = 0 AND samples_waiting = 2 AND state = 0"),
+      2);
   struct err err = {0};
   assert_int_equal(core_call(f->core, late, &err), RC_OK);
   assert_int_equal(read_int(f, "SELECT rewards_open FROM groups WHERE ordinal = 0"), 0);

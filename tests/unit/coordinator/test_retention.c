@@ -1,5 +1,5 @@
-/* keep_rounds: which rounds' rollouts are dropped, and what of them.  What would break: a round dropped that a replay needs,
- * or that is not consumed; a piece without bounds; what the timeline shows; a database that goes on growing. */
+/* keep_rounds: which rounds' rollouts are dropped, and what of them.  What would break: a round dropped that a replay
+ * needs, or that is not consumed; a piece without bounds; what the timeline shows; a database that goes on growing. */
 #include "tests/unit/base/cm.h"
 
 #include <stdio.h>
@@ -58,10 +58,11 @@ static void group_add(struct store *s, int64_t round, int64_t group, int64_t sam
           BINDS(b_int(RUN), b_int(round), b_int(group), b_int(samples)));
   RUN_SQL(s, "INSERT INTO refills (run, round, ordinal, replaces, dataset_ordinal) VALUES (?1, ?2, ?3, 0, 0)",
           BINDS(b_int(RUN), b_int(round), b_int(group)));
-  RUN_SQL(s,
-          "INSERT INTO passes (run, round, group_ordinal, state, fence, first_ms, deadline_ms, logprobs) VALUES (?1, ?2, "
-          "?3, 2, 1, 0, 0, zeroblob(8))",
-          BINDS(b_int(RUN), b_int(round), b_int(group)));
+  RUN_SQL(
+      s,
+      "INSERT INTO passes (run, round, group_ordinal, state, fence, first_ms, deadline_ms, logprobs) VALUES (?1, ?2, "
+      "?3, 2, 1, 0, 0, zeroblob(8))",
+      BINDS(b_int(RUN), b_int(round), b_int(group)));
   snprintf(lease, sizeof lease, "r1.%d.%d.0-%d", (int)round, (int)group, (int)samples - 1);
   RUN_SQL(s,
           "INSERT INTO leases (id, fence, run, round, group_ordinal, sample_first, sample_count, worker, state, epoch, "
@@ -140,8 +141,8 @@ static void all_are_kept_without_a_bound(void **state) {
   assert_int_equal(kept(*state), 15);
 }
 
-/* A trainer may come back with the oldest checkpoint that it keeps: the round sampled at that version is the first that it
- * is fed. */
+/* A trainer may come back with the oldest checkpoint that it keeps: the round sampled at that version is the first that
+ * it is fed. */
 static void what_the_oldest_checkpoint_needs_is_kept(void **state) {
   for (int64_t r = 0; r < 6; r++) round_add(*state, r, ROUND_DONE, true);
   mark(*state, 1, 2);
@@ -171,7 +172,8 @@ static void a_round_with_groups_in_no_step_is_kept(void **state) {
   static const enum group_state waiting[] = {GROUP_OPEN, GROUP_SEALED, GROUP_SUBMITTED};
   for (int64_t r = 0; r < 5; r++) round_add(*state, r, ROUND_DONE, true);
   for (int64_t r = 0; r < 3; r++)
-    RUN_SQL(*state, "UPDATE groups SET state = ?2 WHERE round = ?1 AND ordinal = 1", BINDS(b_int(r), b_int(waiting[r])));
+    RUN_SQL(*state, "UPDATE groups SET state = ?2 WHERE round = ?1 AND ordinal = 1",
+            BINDS(b_int(r), b_int(waiting[r])));
   mark(*state, 1, 100);
   assert_int_equal(kept(*state), 1 << 0 | 1 << 1 | 1 << 2 | 1 << 4);
 }
@@ -205,7 +207,8 @@ static void of_a_dropped_round_its_figures_stay(void **state) {
   assert_int_equal(number(*state, "SELECT count(*) FROM versions", NO_BINDS), 2);
 }
 
-/* The writer does other work between two pieces: none may delete more than its bounds allow, and each deletes something. */
+/* The writer does other work between two pieces: none may delete more than its bounds allow, and each deletes
+ * something. */
 static void check_pieces(struct store *s, int64_t samples, int64_t bytes, int64_t of_a_piece) {
   round_begin(s, 0, ROUND_DONE, true);
   group_add(s, 0, 0, samples, bytes);

@@ -1,6 +1,6 @@
-/* decide/reward_calls.h.  What would break: a server that is down is called by every group all the time, or never again; a job
- * that fails holds up those behind it; more calls at once than were configured; a job is given up before its time, or waits for
- * ever; a call goes on after its job's deadline. */
+/* decide/reward_calls.h.  What would break: a server that is down is called by every group all the time, or never
+ * again; a job that fails holds up those behind it; more calls at once than were configured; a job is given up before
+ * its time, or waits for ever; a call goes on after its job's deadline. */
 #include "services/coordinator/decide/reward_calls.h"
 
 #include "tests/unit/base/cm.h"
@@ -46,7 +46,8 @@ static void the_next_move(void **state) {
   for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
     int which = -1;
     const enum reward_move move = reward_next(cases[c].jobs, cases[c].n, &policy, &closed, NOW, &which);
-    if (move != cases[c].move || (move != REWARD_LEAVE && which != cases[c].which)) fail_msg("case %zu: move %d of job %d", c, move, which);
+    if (move != cases[c].move || (move != REWARD_LEAVE && which != cases[c].which))
+      fail_msg("case %zu: move %d of job %d", c, move, which);
   }
 }
 
@@ -133,8 +134,10 @@ static void a_call_ends_with_its_jobs_deadline(void **state) {
 
 static void a_run_that_is_resumed_asks_at_once(void **state) {
   (void)state;
-  struct reward_wait late = {.waited_ms = 4601, .attempts = 7, .next_ms = NOW + 9}, due = {.waited_ms = 1, .next_ms = NOW - 9};
-  struct breaker b = {.state = BREAKER_OPEN, .failures = 9, .pauses = 3, .until_ms = NOW + 9}, over = {.state = BREAKER_OPEN, .until_ms = NOW - 9};
+  struct reward_wait late = {.waited_ms = 4601, .attempts = 7, .next_ms = NOW + 9},
+                     due = {.waited_ms = 1, .next_ms = NOW - 9};
+  struct breaker b = {.state = BREAKER_OPEN, .failures = 9, .pauses = 3, .until_ms = NOW + 9},
+                 over = {.state = BREAKER_OPEN, .until_ms = NOW - 9};
   reward_begin_anew(&late, NOW);
   reward_begin_anew(&due, NOW);
   breaker_begin_anew(&b, NOW);

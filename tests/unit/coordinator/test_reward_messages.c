@@ -1,6 +1,6 @@
-/* What reward servers are sent, and what of their answers is believed.  What would break: a server that was written for OpenRLHF
- * or slime understands nothing; an answer that is no number, or of other samples, is trained on; a key that does not name the
- * samples; a host that nobody allowed is called; a configuration reads back as another one. */
+/* What reward servers are sent, and what of their answers is believed.  What would break: a server that was written for
+ * OpenRLHF or slime understands nothing; an answer that is no number, or of other samples, is trained on; a key that
+ * does not name the samples; a host that nobody allowed is called; a configuration reads back as another one. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,15 +36,18 @@ static void a_rule_reads_back_with_all_that_was_left_out(void **state) {
   struct json_writer w;
   struct reward_rule rule;
   struct err err = {0};
-  assert_int_equal(rule_of(&rule, "{\"terms\":[{\"kind\":\"math\",\"weight\":0.5}," HTTP(",\"shape\":\"slime\"") "]}", &err), RC_OK);
+  assert_int_equal(
+      rule_of(&rule, "{\"terms\":[{\"kind\":\"math\",\"weight\":0.5}," HTTP(",\"shape\":\"slime\"") "]}", &err), RC_OK);
   assert_int_equal(reward_remote_terms(&rule), 1);
   json_writer_init(&w, &text);
   json_object_begin(&w);
   reward_rule_write(&rule, &w);
   json_object_end(&w);
   assert_string_equal(text.data,
-                      "{\"terms\":[{\"kind\":\"math\",\"weight\":0.5},{\"kind\":\"http\",\"server\":{\"url\":\"http://judge:9000/score\",\"shape\":\"slime\","
-                      "\"key\":\"score\",\"label\":\"answer\",\"batch\":1,\"concurrency\":4,\"timeout_ms\":30000,\"deadline_ms\":600000,\"retries\":1000,"
+                      "{\"terms\":[{\"kind\":\"math\",\"weight\":0.5},{\"kind\":\"http\",\"server\":{\"url\":\"http://"
+                      "judge:9000/score\",\"shape\":\"slime\","
+                      "\"key\":\"score\",\"label\":\"answer\",\"batch\":1,\"concurrency\":4,\"timeout_ms\":30000,"
+                      "\"deadline_ms\":600000,\"retries\":1000,"
                       "\"breaker_failures\":5,\"breaker_ms\":1000,\"on_deadline\":\"fail\"},\"weight\":1}]}");
   assert_int_equal(rule_of(&rule, text.data, &err), RC_OK);
   json_writer_init(&w, &again);
@@ -90,7 +93,8 @@ static void what_cannot_be_meant_is_refused(void **state) {
     struct reward_rule rule;
     struct err err = {0};
     const enum rc rc = rule_of(&rule, cases[i].rule, &err);
-    if (rc != RC_INVALID || strcmp(err.field, cases[i].field) != 0) fail_msg("%s: %d, %s: %s", cases[i].rule, rc, err.field, err.message);
+    if (rc != RC_INVALID || strcmp(err.field, cases[i].field) != 0)
+      fail_msg("%s: %d, %s: %s", cases[i].rule, rc, err.field, err.message);
   }
 }
 
@@ -132,7 +136,9 @@ static void requests_are_those_that_servers_expect(void **state) {
   (void)state;
   struct buf out = BUF_INIT;
   reward_request_write(&out, server_of(HTTP("")), items, 2);
-  assert_string_equal(out.data, "{\"query\":[\"1+1=2\\\"\\n\",\"1+1=\xef\xbf\xbd\"],\"prompts\":[\"1+1=\",\"1+1=\"],\"labels\":[\"2\",\"\"]}");
+  assert_string_equal(
+      out.data,
+      "{\"query\":[\"1+1=2\\\"\\n\",\"1+1=\xef\xbf\xbd\"],\"prompts\":[\"1+1=\",\"1+1=\"],\"labels\":[\"2\",\"\"]}");
   buf_clear(&out);
   reward_request_write(&out, server_of(HTTP(",\"shape\":\"slime\"")), items, 1);
   assert_string_equal(out.data, "{\"prompt\":\"1+1=\",\"response\":\"2\\\"\\n\",\"label\":\"2\"}");
@@ -173,9 +179,11 @@ static void an_answer_is_one_number_for_each_sample(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     double values[2] = {0};
     struct err err = {0};
-    const enum rc rc = reward_answer_read(values, server_of(cases[i].rule), cases[i].n, cases[i].answer, strlen(cases[i].answer), &err);
+    const enum rc rc = reward_answer_read(values, server_of(cases[i].rule), cases[i].n, cases[i].answer,
+                                          strlen(cases[i].answer), &err);
     if (rc != (cases[i].fine ? RC_OK : RC_INVALID)) fail_msg("%s: %d: %s", cases[i].answer, rc, err.message);
-    if (cases[i].fine && values[cases[i].n - 1] != cases[i].last) fail_msg("%s: %g", cases[i].answer, values[cases[i].n - 1]);
+    if (cases[i].fine && values[cases[i].n - 1] != cases[i].last)
+      fail_msg("%s: %g", cases[i].answer, values[cases[i].n - 1]);
     if (!cases[i].fine && !err.message[0]) fail_msg("%s: no sentence", cases[i].answer);
   }
 }

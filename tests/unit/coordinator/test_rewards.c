@@ -1,5 +1,6 @@
-/* Rules of rewards: each verifier's table of cases, sums with weights, and their configuration.  What would break: a wrong completion earns something, a part of a sum is
- * lost or counted twice, a rule reads back as another one, what a verifier has no use for is taken in silence, a pattern takes for ever. */
+/* Rules of rewards: each verifier's table of cases, sums with weights, and their configuration.  What would break: a
+ * wrong completion earns something, a part of a sum is lost or counted twice, a rule reads back as another one, what a
+ * verifier has no use for is taken in silence, a pattern takes for ever. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,8 @@ static enum rc rule_of(struct reward_rule *out, const char *text, struct err *er
   return rc;
 }
 
-static struct reward_verdict judged(const char *rule_text, const char *text, const char *answer, const char *extra, int64_t tokens) {
+static struct reward_verdict judged(const char *rule_text, const char *text, const char *answer, const char *extra,
+                                    int64_t tokens) {
   struct reward_rule rule;
   struct reward_verdict v;
   struct err err = {0};
@@ -41,8 +43,8 @@ static void check(const struct line *cases, size_t count) {
     const struct line *c = &cases[i];
     const struct reward_verdict v = judged(c->rule, c->text, c->answer, "{}", 0);
     if (v.reward != c->reward || v.well_formed != c->well_formed)
-      fail_msg("%s: '%s' against '%s': reward %g, well formed %d (%s), expected %g, %d", c->rule, c->text, c->answer, v.reward, v.well_formed, v.detail,
-               c->reward, c->well_formed);
+      fail_msg("%s: '%s' against '%s': reward %g, well formed %d (%s), expected %g, %d", c->rule, c->text, c->answer,
+               v.reward, v.well_formed, v.detail, c->reward, c->well_formed);
   }
 }
 #define CHECK(cases) check(cases, sizeof(cases) / sizeof *(cases))
@@ -51,12 +53,23 @@ static void a_choice_is_one_letter(void **state) {
   (void)state;
   static const struct line cases[] = {
 #define C "{\"kind\":\"choice\"}"
-      {C, "The answer is B.", "B", 1, true},          {C, "The answer is (B)", "B", 1, true},        {C, "\\boxed{B}", "B", 1, true},
-      {C, "\\boxed{\\text{(B)}}", "B", 1, true},      {C, "**Answer:** B) Paris", "B", 1, true},     {C, "so (b)", "(B)", 1, true},
-      {C, "A is wrong, and so is (C).\nB", "B", 0, true}, {C, "It must be\nB.", "B", 1, true},       {C, "The answer is C", "B", 0, true},
-      {C, "\\boxed{A}", "B", 0, true},                {C, "B or C", "B", 0, false},                  {C, "I do not know", "B", 0, false},
-      {C, "", "B", 0, false},                         {C, "The answer is a matter of taste: D", "D", 1, true},
-      {C, "The answer is A' or Bee", "B", 0, false},  {C, "\\boxed{K}", "B", 0, false},              {C, "answer is \\textbf{D}", "D) 12", 1, true},
+      {C, "The answer is B.", "B", 1, true},
+      {C, "The answer is (B)", "B", 1, true},
+      {C, "\\boxed{B}", "B", 1, true},
+      {C, "\\boxed{\\text{(B)}}", "B", 1, true},
+      {C, "**Answer:** B) Paris", "B", 1, true},
+      {C, "so (b)", "(B)", 1, true},
+      {C, "A is wrong, and so is (C).\nB", "B", 0, true},
+      {C, "It must be\nB.", "B", 1, true},
+      {C, "The answer is C", "B", 0, true},
+      {C, "\\boxed{A}", "B", 0, true},
+      {C, "B or C", "B", 0, false},
+      {C, "I do not know", "B", 0, false},
+      {C, "", "B", 0, false},
+      {C, "The answer is a matter of taste: D", "D", 1, true},
+      {C, "The answer is A' or Bee", "B", 0, false},
+      {C, "\\boxed{K}", "B", 0, false},
+      {C, "answer is \\textbf{D}", "D) 12", 1, true},
 #undef C
   };
   CHECK(cases);
@@ -92,10 +105,14 @@ static void a_pattern_matches_within_its_bounds(void **state) {
       {"{\"kind\":\"regex\"}", "42 apples", "^\\d+ apples$", 1, true},
       {"{\"kind\":\"regex\"}", "no apples", "^\\d+ apples$", 0, true},
       {"{\"kind\":\"regex\",\"pattern\":\"^.$\"}", "\xc3\xa4", "", 1, true},
-      {"{\"kind\":\"regex\",\"pattern\":\"a\"}", "\xff\xfe" "a", "", 1, true},
+      {"{\"kind\":\"regex\",\"pattern\":\"a\"}",
+       "\xff\xfe"
+       "a",
+       "", 1, true},
       {"{\"kind\":\"regex\",\"pattern\":\"(a+)+$\"}", "aaaaaaaaaaaaaaaaaaaab", "", 0, false},
       {"{\"kind\":\"regex\",\"pattern\":\"(a+)+$\"}", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab", "", 0, false},
-      {"{\"kind\":\"regex\",\"pattern\":\"^(\\\\w+\\\\s?)*$\"}", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!", "", 0, false},
+      {"{\"kind\":\"regex\",\"pattern\":\"^(\\\\w+\\\\s?)*$\"}", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!",
+       "", 0, false},
   };
   CHECK(cases);
   memset(long_text, 'a', sizeof long_text - 2);
@@ -114,31 +131,55 @@ static void a_json_value_fits_its_schema(void **state) {
     double reward;
     bool well_formed;
   } cases[] = {
-      {"{}", "7", 1, true}, {"{}", "7 8", 0, false}, {"{}", "", 0, false}, {"{}", "{\"a\":1,}", 0, false},
-      {"{\"type\":\"integer\"}", "7", 1, true}, {"{\"type\":\"integer\"}", "7.0", 1, true}, {"{\"type\":\"integer\"}", "7.5", 0, true}, {"{\"type\":\"integer\"}", "\"7\"", 0, true},
-      {"{\"type\":[\"null\",\"string\"]}", "null", 1, true}, {"{\"type\":[\"null\",\"string\"]}", "1", 0, true}, {"{\"type\":\"boolean\"}", "false", 1, true},
-      {"{\"type\":\"number\",\"minimum\":1,\"exclusiveMaximum\":2}", "1", 1, true}, {"{\"type\":\"number\",\"minimum\":1,\"exclusiveMaximum\":2}", "2", 0, true},
-      {"{\"exclusiveMinimum\":1}", "1", 0, true}, {"{\"maximum\":1}", "1.5", 0, true},
-      {"{\"minLength\":2,\"maxLength\":3}", "\"\xc3\xa4\xc3\xb6\"", 1, true}, {"{\"minLength\":2,\"maxLength\":3}", "\"a\"", 0, true}, {"{\"maxLength\":3}", "\"abcd\"", 0, true},
-      {"{\"items\":{\"type\":\"integer\"},\"minItems\":1,\"maxItems\":2}", "[1,2]", 1, true}, {"{\"items\":{\"type\":\"integer\"}}", "[1,\"2\"]", 0, true},
-      {"{\"minItems\":1}", "[]", 0, true}, {"{\"maxItems\":1}", "[1,2]", 0, true},
-      {"{\"enum\":[1,\"a\",[2]]}", "[2]", 1, true}, {"{\"enum\":[1,\"a\",[2]]}", "[3]", 0, true}, {"{\"const\":{\"a\":1.0}}", "{\"a\":1}", 1, true}, {"{\"const\":{\"a\":1}}", "{\"b\":1}", 0, true},
-      {"{\"required\":[\"a\"]}", "{\"a\":0}", 1, true}, {"{\"required\":[\"a\"]}", "{\"b\":0}", 0, true},
+      {"{}", "7", 1, true},
+      {"{}", "7 8", 0, false},
+      {"{}", "", 0, false},
+      {"{}", "{\"a\":1,}", 0, false},
+      {"{\"type\":\"integer\"}", "7", 1, true},
+      {"{\"type\":\"integer\"}", "7.0", 1, true},
+      {"{\"type\":\"integer\"}", "7.5", 0, true},
+      {"{\"type\":\"integer\"}", "\"7\"", 0, true},
+      {"{\"type\":[\"null\",\"string\"]}", "null", 1, true},
+      {"{\"type\":[\"null\",\"string\"]}", "1", 0, true},
+      {"{\"type\":\"boolean\"}", "false", 1, true},
+      {"{\"type\":\"number\",\"minimum\":1,\"exclusiveMaximum\":2}", "1", 1, true},
+      {"{\"type\":\"number\",\"minimum\":1,\"exclusiveMaximum\":2}", "2", 0, true},
+      {"{\"exclusiveMinimum\":1}", "1", 0, true},
+      {"{\"maximum\":1}", "1.5", 0, true},
+      {"{\"minLength\":2,\"maxLength\":3}", "\"\xc3\xa4\xc3\xb6\"", 1, true},
+      {"{\"minLength\":2,\"maxLength\":3}", "\"a\"", 0, true},
+      {"{\"maxLength\":3}", "\"abcd\"", 0, true},
+      {"{\"items\":{\"type\":\"integer\"},\"minItems\":1,\"maxItems\":2}", "[1,2]", 1, true},
+      {"{\"items\":{\"type\":\"integer\"}}", "[1,\"2\"]", 0, true},
+      {"{\"minItems\":1}", "[]", 0, true},
+      {"{\"maxItems\":1}", "[1,2]", 0, true},
+      {"{\"enum\":[1,\"a\",[2]]}", "[2]", 1, true},
+      {"{\"enum\":[1,\"a\",[2]]}", "[3]", 0, true},
+      {"{\"const\":{\"a\":1.0}}", "{\"a\":1}", 1, true},
+      {"{\"const\":{\"a\":1}}", "{\"b\":1}", 0, true},
+      {"{\"required\":[\"a\"]}", "{\"a\":0}", 1, true},
+      {"{\"required\":[\"a\"]}", "{\"b\":0}", 0, true},
       {"{\"properties\":{\"a\":{\"type\":\"string\"}},\"additionalProperties\":false}", "{\"a\":\"x\"}", 1, true},
-      {"{\"properties\":{\"a\":{\"type\":\"string\"}},\"additionalProperties\":false}", "{\"a\":\"x\",\"b\":1}", 0, true},
-      {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", "{\"a\":1}", 0, true}, {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", "{\"b\":1}", 1, true},
-      {"{\"anyOf\":[{\"type\":\"string\"},{\"minimum\":5}]}", "6", 1, true}, {"{\"anyOf\":[{\"type\":\"string\"},{\"minimum\":5}]}", "4", 0, true},
-      {"{\"type\":\"object\"}", "Here it is:\n```json\n{\"a\": 1}\n```\nDone.", 1, true}, {"{\"type\":\"object\"}", "```\n[]\n```\n```json\n{}\n```", 1, true},
+      {"{\"properties\":{\"a\":{\"type\":\"string\"}},\"additionalProperties\":false}", "{\"a\":\"x\",\"b\":1}", 0,
+       true},
+      {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", "{\"a\":1}", 0, true},
+      {"{\"properties\":{\"a\":{\"type\":\"string\"}}}", "{\"b\":1}", 1, true},
+      {"{\"anyOf\":[{\"type\":\"string\"},{\"minimum\":5}]}", "6", 1, true},
+      {"{\"anyOf\":[{\"type\":\"string\"},{\"minimum\":5}]}", "4", 0, true},
+      {"{\"type\":\"object\"}", "Here it is:\n```json\n{\"a\": 1}\n```\nDone.", 1, true},
+      {"{\"type\":\"object\"}", "```\n[]\n```\n```json\n{}\n```", 1, true},
       {"{\"type\":\"object\"}", "```json\n{}", 0, false},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     char rule[512], extra[512];
     snprintf(rule, sizeof rule, "{\"kind\":\"json_schema\",\"schema\":%s}", cases[i].schema);
     snprintf(extra, sizeof extra, "{\"schema\":%s}", cases[i].schema);
-    const struct reward_verdict v = judged(rule, cases[i].text, "", "{}", 0), of_line = judged("{\"kind\":\"json_schema\"}", cases[i].text, "", extra, 0);
-    if (v.reward != cases[i].reward || v.well_formed != cases[i].well_formed || of_line.reward != v.reward || of_line.well_formed != v.well_formed)
-      fail_msg("%s: %s: reward %g, well formed %d (%s); by its line %g, %d", cases[i].schema, cases[i].text, v.reward, v.well_formed, v.detail, of_line.reward,
-               of_line.well_formed);
+    const struct reward_verdict v = judged(rule, cases[i].text, "", "{}", 0),
+                                of_line = judged("{\"kind\":\"json_schema\"}", cases[i].text, "", extra, 0);
+    if (v.reward != cases[i].reward || v.well_formed != cases[i].well_formed || of_line.reward != v.reward ||
+        of_line.well_formed != v.well_formed)
+      fail_msg("%s: %s: reward %g, well formed %d (%s); by its line %g, %d", cases[i].schema, cases[i].text, v.reward,
+               v.well_formed, v.detail, of_line.reward, of_line.well_formed);
   }
 }
 
@@ -170,18 +211,24 @@ static void lengths_are_judged_by_tokens(void **state) {
     const char *rule;
     int64_t tokens;
     double reward;
-  } cases[] = {{"{\"kind\":\"length\",\"max\":10}", 10, 1},  {"{\"kind\":\"length\",\"max\":10}", 11, 0},   {"{\"kind\":\"length\",\"min\":5}", 4, 0},
-               {"{\"kind\":\"length\",\"min\":5}", 5, 1},    {"{\"kind\":\"length\",\"min\":5,\"max\":5}", 5, 1}, {"{\"kind\":\"length\",\"min\":5}", 100000, 1},
-               {"{\"kind\":\"overlong\",\"buffer\":20}", 80, 0}, {"{\"kind\":\"overlong\",\"buffer\":20}", 85, -0.25}, {"{\"kind\":\"overlong\",\"buffer\":20}", 100, -1}};
+  } cases[] = {
+      {"{\"kind\":\"length\",\"max\":10}", 10, 1},         {"{\"kind\":\"length\",\"max\":10}", 11, 0},
+      {"{\"kind\":\"length\",\"min\":5}", 4, 0},           {"{\"kind\":\"length\",\"min\":5}", 5, 1},
+      {"{\"kind\":\"length\",\"min\":5,\"max\":5}", 5, 1}, {"{\"kind\":\"length\",\"min\":5}", 100000, 1},
+      {"{\"kind\":\"overlong\",\"buffer\":20}", 80, 0},    {"{\"kind\":\"overlong\",\"buffer\":20}", 85, -0.25},
+      {"{\"kind\":\"overlong\",\"buffer\":20}", 100, -1}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     const double got = judged(cases[i].rule, "", "", "{}", cases[i].tokens).reward;
-    if (got != cases[i].reward) fail_msg("%s: %lld tokens: %g, expected %g", cases[i].rule, (long long)cases[i].tokens, got, cases[i].reward);
+    if (got != cases[i].reward)
+      fail_msg("%s: %lld tokens: %g, expected %g", cases[i].rule, (long long)cases[i].tokens, got, cases[i].reward);
   }
 }
 
 static void a_sum_has_all_its_parts(void **state) {
   (void)state;
-  const char *rule = "{\"terms\":[{\"kind\":\"math\"},{\"kind\":\"format\",\"tags\":[\"a\"],\"weight\":0.25},{\"kind\":\"overlong\",\"buffer\":20,\"weight\":0.5}]}";
+  const char *rule =
+      "{\"terms\":[{\"kind\":\"math\"},{\"kind\":\"format\",\"tags\":[\"a\"],\"weight\":0.25},{\"kind\":\"overlong\","
+      "\"buffer\":20,\"weight\":0.5}]}";
   struct reward_verdict v = judged(rule, "<a>\\boxed{\\frac14}</a>", "0.25", "{}", 90);
   assert_true(v.reward == 1 + 0.25 - 0.25);
   assert_true(v.values[0] == 1 && v.values[1] == 1 && v.values[2] == -0.5);
@@ -189,7 +236,8 @@ static void a_sum_has_all_its_parts(void **state) {
   v = judged(rule, "none here, and nothing that could be taken for one either", "0.25", "{}", 0);
   assert_true(v.reward == 0);
   assert_false(v.well_formed);
-  v = judged("{\"terms\":[{\"kind\":\"numeric\",\"weight\":-2},{\"kind\":\"numeric\",\"weight\":3}]}", "7", "7", "{}", 0);
+  v = judged("{\"terms\":[{\"kind\":\"numeric\",\"weight\":-2},{\"kind\":\"numeric\",\"weight\":3}]}", "7", "7", "{}",
+             0);
   assert_true(v.reward == 1);
   v = judged("{\"kind\":\"numeric\"}", "7", "8", "{}", 0);
   assert_string_equal(v.detail, "answer 7, expected 8");
@@ -254,7 +302,8 @@ static void a_rule_reads_back_as_it_was_written(void **state) {
     json_object_begin(&w);
     reward_rule_write(&rule, &w);
     json_object_end(&w);
-    if (text.len != strlen(rules[i]) || memcmp(text.data, rules[i], text.len) != 0) fail_msg("%s: %.*s", rules[i], (int)text.len, text.data);
+    if (text.len != strlen(rules[i]) || memcmp(text.data, rules[i], text.len) != 0)
+      fail_msg("%s: %.*s", rules[i], (int)text.len, text.data);
     buf_free(&text);
   }
 }

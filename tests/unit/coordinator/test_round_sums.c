@@ -182,8 +182,8 @@ static void groups_with_tokens_of_another_version_are_counted(void **state) {
   }
 }
 
-/* In flight it waits for no batch of its own and may be of any version.  Complete it counts for the round whose step takes it,
- * dropped for the one that is being filled. */
+/* In flight it waits for no batch of its own and may be of any version.  Complete it counts for the round whose step
+ * takes it, dropped for the one that is being filled. */
 static void a_group_of_a_stream_counts_where_it_is_taken(void **state) {
   (void)state;
   struct err err = {0};

@@ -1,5 +1,5 @@
-/* How long rounds take from measured paces, held against rounds that can be reckoned by hand.  What would break: modes that
- * do not differ by what overlaps, rounds too large for the play, and an answer where nothing was measured. */
+/* How long rounds take from measured paces, held against rounds that can be reckoned by hand.  What would break: modes
+ * that do not differ by what overlaps, rounds too large for the play, and an answer where nothing was measured. */
 #include <stdlib.h>
 
 #include "services/coordinator/foresee/round_times.h"

@@ -126,10 +126,11 @@ static void a_start_that_does_not_exist_is_refused(void **state) {
   refused(f, GRPO(1, "},\"start\":{\"run\":\"r1\",\"version\":0,\"x\":1}"), "start.x", "");
   refused(f, GRPO(1, "},\"start\":{\"run\":\"r1\",\"version\":0}"), "start.run", "there is no run 'r1'");
   refused(f, GRPO(1, "},\"start\":{\"run\":\"base\",\"version\":0}"), "start.run", "there is no run 'base'");
-  refused(f,
-          "{\"dataset\":{\"path\":\"train.jsonl\"},\"start\":{\"run\":\"r1\",\"version\":0},\"training\":{\"objective\":"
-          "\"evaluate\"}}",
-          "start.run", "there is no run 'r1'");
+  refused(
+      f,
+      "{\"dataset\":{\"path\":\"train.jsonl\"},\"start\":{\"run\":\"r1\",\"version\":0},\"training\":{\"objective\":"
+      "\"evaluate\"}}",
+      "start.run", "there is no run 'r1'");
 }
 
 static void the_trainer_is_told_where_a_run_starts(void **state) {
@@ -149,7 +150,8 @@ static void the_trainer_is_told_where_a_run_starts(void **state) {
   json_free(serve_run(f, &s, "r2", "completed"));
   assert_int_equal(f->trainer.start.from, START_CURRENT);
   post_run(f,
-           "{\"dataset\":{\"path\":\"train.jsonl\"},\"verify_samples\":false,\"groups_per_round\":1,\"samples_per_group\":1,\"sampling\":{"
+           "{\"dataset\":{\"path\":\"train.jsonl\"},\"verify_samples\":false,\"groups_per_round\":1,\"samples_per_"
+           "group\":1,\"sampling\":{"
            "\"max_new_tokens\":8},\"training\":{\"objective\":\"evaluate\"}}");
   run = serve_run(f, &s, "r3", "completed");
   assert_string_equal(json_string(json_get(json_get(run, "config"), "start"), NULL), "current");
@@ -159,7 +161,8 @@ static void the_trainer_is_told_where_a_run_starts(void **state) {
   json_free(answer);
 }
 
-/* The fake trainer's version 0 of r2 has another digest than version 1 of r1, as with a state directory of another lineage. */
+/* The fake trainer's version 0 of r2 has another digest than version 1 of r1, as with a state directory of another
+ * lineage. */
 static void a_run_does_not_start_from_a_checkpoint_of_another_lineage(void **state) {
   struct fixture *f = *state;
   struct fake_server s;

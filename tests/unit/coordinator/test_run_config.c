@@ -55,7 +55,8 @@ static void the_trainer_gets_the_sampling_temperature(void **state) {
   parsed_free(&p);
 }
 
-/* What samplers leave out the trainer leaves out too; where nothing is trained on, or nothing is sampled, it has no say. */
+/* What samplers leave out the trainer leaves out too; where nothing is trained on, or nothing is sampled, it has no
+ * say. */
 static void the_trainer_gets_what_samplers_leave_out(void **state) {
   (void)state;
   struct parsed p;
@@ -69,7 +70,8 @@ static void the_trainer_gets_what_samplers_leave_out(void **state) {
   assert_int_equal(parse(&p, "{\"dataset\":{\"path\":\"a\"},\"training\":{\"top_p\":0.5}}")->rc, RC_OK);
   assert_null(sampling_cut_name(&p.config.training.cut));
   parsed_free(&p);
-  assert_int_equal(parse(&p, "{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"sampling\":{\"top_p\":0.9}}")->rc, RC_OK);
+  assert_int_equal(parse(&p, "{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"sampling\":{\"top_p\":0.9}}")->rc,
+                   RC_OK);
   assert_true(p.config.training.cut.top_p == 0.9);
   parsed_free(&p);
   assert_int_equal(parse(&p, "{\"dataset\":{\"path\":\"a\"},\"update\":\"minibatch\",\"groups_per_step\":8,"
@@ -78,8 +80,9 @@ static void the_trainer_gets_what_samplers_leave_out(void **state) {
                    RC_OK);
   assert_true(p.config.training.cut.min_p == 0.1);
   parsed_free(&p);
-  assert_int_equal(parse(&p, "{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"temperature\":0.6,\"top_p\":0.95},"
-                             "\"training\":{\"objective\":\"evaluate\",\"kl_coefficient\":1}}")
+  assert_int_equal(parse(&p,
+                         "{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"temperature\":0.6,\"top_p\":0.95},"
+                         "\"training\":{\"objective\":\"evaluate\",\"kl_coefficient\":1}}")
                        ->rc,
                    RC_OK);
   assert_null(sampling_cut_name(&p.config.training.cut));
@@ -87,120 +90,132 @@ static void the_trainer_gets_what_samplers_leave_out(void **state) {
   parsed_free(&p);
 }
 
+static const struct faulty_config {
+  const char *text, *field;
+  enum rc rc;
+} faulty_configs[] = {
+    {"{}", "dataset", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"\"}}", "dataset.path", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\",\"pth\":1}}", "dataset.pth", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"rounds\":0}", "rounds", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"overlong\":{}}", "overlong.buffer", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"overlong\":{\"buffer\":-1}}", "overlong.buffer", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"overlong\":{\"buffer\":257}}", "overlong.buffer", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"rounds\":1.5}", "rounds", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"groups_per_round\":0}", "groups_per_round", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"fast\"}", "mode", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\",\"curriculum\":{}}}", "dataset.curriculum.rate_max", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\",\"curriculum\":{\"rate_min\":0.6,\"rate_max\":0.5}}}", "dataset.curriculum.rate_max",
+     RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\",\"curriculum\":{\"rate_max\":1.5}}}", "dataset.curriculum.rate_max", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\",\"curriculum\":{\"rate_max\":0.5,\"rest_epochs\":0}}}",
+     "dataset.curriculum.rest_epochs", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\",\"curriculum\":{\"rate_max\":0.5}},\"mode\":\"inflight\"}", "dataset.curriculum",
+     RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\",\"curriculum\":{\"rate_max\":0.5}},\"training\":{\"objective\":\"cross_entropy\"}"
+     "}",
+     "dataset.curriculum", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\",\"curriculum\":{\"rate_max\":0.5}},\"training\":{\"objective\":\"evaluate\"}}",
+     "dataset.curriculum", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"max_lag\":1}", "max_lag", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"samples_ahead\":64}", "samples_ahead", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"kv\":\"keep\"}", "kv", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"order\":\"completion\"}", "order", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"full\":\"block\"}", "full", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"full\":\"drop\"}", "full", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"update\":\"inflight\"}", "update", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"update\":\"strict\"}", "update", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"max_lag\":1001}", "max_lag", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"max_lag\":-1}", "max_lag", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"samples_ahead\":7}", "samples_ahead", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"samples_ahead\":32769}", "samples_ahead", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"kv\":\"drop\"}", "kv", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"order\":\"replay\"}", "order", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"groups_per_round\":8,\"groups_per_step\":4}",
+     "groups_per_step", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"update\":\"minibatch\"}", "groups_per_step", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"update\":\"minibatch\",\"groups_per_step\":65}", "groups_per_step", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"groups_per_step\":8}", "groups_per_step", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"update\":\"minibatch\"}}", "training.update", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"update\":\"minibatch\",\"groups_per_step\":8,\"training\":{\"update\":"
+     "\"strict\"}}",
+     "training.update", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"update\":\"minibatch\",\"groups_per_step\":8,\"training\":{\"objective\":"
+     "\"cross_entropy\"}}",
+     "training.update", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"update\":\"minibatch\",\"groups_per_step\":8,\"training\":{\"objective\":"
+     "\"evaluate\"}}",
+     "training.update", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"update\":\"lazy\"}", "update", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"frontier\":\"wall\"}", "frontier", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"aging_ms\":0}", "aging_ms", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"pass_timeout_ms\":-1}", "pass_timeout_ms", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"keep_rounds\":-1}", "keep_rounds", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"keep_rounds\":1000001}", "keep_rounds", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"group_timeout_ms\":0}", "group_timeout_ms", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"filter\":{\"refill_max\":5000}}", "filter.refill_max", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"temperature\":0}}", "sampling.temperature", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"top_k\":-1}}", "sampling.top_k", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"top_p\":0}}", "sampling.top_p", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"min_p\":2}}", "sampling.min_p", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"stop\":\"\"}}", "sampling.stop", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"stop\":[\"a\",\"b\",\"c\",\"d\",\"e\"]}}", "sampling.stop",
+     RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"stop\":{\"a\":1}}}", "sampling.stop", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"repetition_penalty\":1.1}}", "sampling.repetition_penalty",
+     RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"logit_bias\":{\"5\":1}}}", "sampling.logit_bias", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"topk\":5}}", "sampling.topk", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"ignore_eos\":1}}", "sampling.ignore_eos", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"ignore_eos\":true,\"stop_token_ids\":[5]}}", "sampling.ignore_eos",
+     RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"verifier\":{\"kind\":\"none\"}}", "verifier.kind", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"filter\":{\"zero_advantage\":\"drop\"}}", "filter.zero_advantage", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"advantage\":{\"kind\":\"best\"}}", "advantage.kind", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"objective\":\"dance\"}}", "training.objective", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"objective\":\"tis\"}}", "training.importance_cap", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"importance_cap\":2}}", "training.importance_cap", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"evaluation\":{\"every_rounds\":2}}", "evaluation.path", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"objective\":\"cross_entropy\"},\"evaluation\":{\"path\":\"b\","
+     "\"every_rounds\":2}}",
+     "evaluation", RC_INVALID},
+#define LONG_NAME                                                                               \
+  "a-name-that-is-longer-than-the-sixty-three-bytes-which-a-name-may-have-when-it-is-given-or-" \
+  "made-of-a-file's-own-and-then-some-more-of-it"
+#define SETS(sets, more) "{\"dataset\":{\"path\":\"a\"},\"evaluation\":{\"every_rounds\":2,\"sets\":" sets "}" more "}"
+#define TWO              "[{\"path\":\"x\",\"samples\":6},{\"path\":\"y\"}]"
+    {SETS("[]", ""), "evaluation.sets", RC_INVALID},
+    {SETS("[{\"path\":\"x\"}],\"path\":\"y\"", ""), "evaluation.sets", RC_INVALID},
+    {SETS("[{\"name\":\"x\"}]", ""), "evaluation.sets[0].path", RC_INVALID},
+    {SETS("[{\"path\":\"" LONG_NAME ".jsonl\"}]", ""), "evaluation.sets[0].name", RC_INVALID},
+    {SETS("[{\"path\":\"d/x.jsonl\"},{\"path\":\"d/x.v2.jsonl.gz\"}]", ""), "evaluation.sets", RC_INVALID},
+    {SETS("[{\"path\":\"x\",\"problems\":4000},{\"path\":\"y\",\"problems\":97}]", ""), "evaluation.sets", RC_INVALID},
+    {SETS("[{\"path\":\"x\",\"verifier\":{\"kind\":\"numeric\",\"shuffle_rewards\":true}}]", ""),
+     "evaluation.sets[0].verifier.shuffle_rewards", RC_INVALID},
+    {SETS("[{\"path\":\"x\",\"verifier\":{\"kind\":\"http\",\"url\":\"http://127.0.0.1:1/\"}}]", ""),
+     "evaluation.sets[0].verifier", RC_INVALID},
+    {SETS(TWO, ",\"keep_best\":{}"), "keep_best.set", RC_INVALID},
+    {SETS(TWO, ",\"keep_best\":{\"set\":\"z\"}"), "keep_best.set", RC_INVALID},
+    {SETS(TWO, ",\"keep_best\":{\"set\":\"x\",\"figure\":\"pass@3\"}"), "keep_best.figure", RC_INVALID},
+    {SETS(TWO, ",\"keep_best\":{\"set\":\"x\",\"figure\":\"pass@08\"}"), "keep_best.figure", RC_INVALID},
+    {SETS(TWO, ",\"keep_best\":{\"set\":\"y\",\"figure\":\"majority\"}"), "keep_best.figure", RC_INVALID},
+    {SETS(TWO, ",\"keep_best\":{\"set\":\"x\"},\"mode\":\"inflight\""), "keep_best", RC_INVALID},
+    {SETS(TWO ",\"after\":true", ",\"mode\":\"inflight\""), "evaluation.after", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"evaluation\":{\"path\":\"x\"},\"keep_best\":{}}", "keep_best", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"keep_best\":{}}", "keep_best", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"keep_last\":1001}", "keep_last", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"keep_last\":1,\"training\":{\"objective\":\"evaluate\"}}", "keep_last",
+     RC_INVALID},
+};
+
 static void faults_name_their_field(void **state) {
   (void)state;
-  const struct {
-    const char *text, *field;
-    enum rc rc;
-  } cases[] = {
-      {"{}", "dataset", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"\"}}", "dataset.path", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\",\"pth\":1}}", "dataset.pth", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"rounds\":0}", "rounds", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"overlong\":{}}", "overlong.buffer", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"overlong\":{\"buffer\":-1}}", "overlong.buffer", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"overlong\":{\"buffer\":257}}", "overlong.buffer", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"rounds\":1.5}", "rounds", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"groups_per_round\":0}", "groups_per_round", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"fast\"}", "mode", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\",\"curriculum\":{}}}", "dataset.curriculum.rate_max", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\",\"curriculum\":{\"rate_min\":0.6,\"rate_max\":0.5}}}", "dataset.curriculum.rate_max", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\",\"curriculum\":{\"rate_max\":1.5}}}", "dataset.curriculum.rate_max", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\",\"curriculum\":{\"rate_max\":0.5,\"rest_epochs\":0}}}", "dataset.curriculum.rest_epochs", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\",\"curriculum\":{\"rate_max\":0.5}},\"mode\":\"inflight\"}", "dataset.curriculum", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\",\"curriculum\":{\"rate_max\":0.5}},\"training\":{\"objective\":\"cross_entropy\"}}", "dataset.curriculum", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\",\"curriculum\":{\"rate_max\":0.5}},\"training\":{\"objective\":\"evaluate\"}}", "dataset.curriculum", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"max_lag\":1}", "max_lag", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"samples_ahead\":64}", "samples_ahead", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"kv\":\"keep\"}", "kv", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"order\":\"completion\"}", "order", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"full\":\"block\"}", "full", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"full\":\"drop\"}", "full", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"update\":\"inflight\"}", "update", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"update\":\"strict\"}", "update", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"max_lag\":1001}", "max_lag", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"max_lag\":-1}", "max_lag", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"samples_ahead\":7}", "samples_ahead", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"samples_ahead\":32769}", "samples_ahead", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"kv\":\"drop\"}", "kv", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"order\":\"replay\"}", "order", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"groups_per_round\":8,\"groups_per_step\":4}",
-       "groups_per_step", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"update\":\"minibatch\"}", "groups_per_step", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"update\":\"minibatch\",\"groups_per_step\":65}", "groups_per_step", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"groups_per_step\":8}", "groups_per_step", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"update\":\"minibatch\"}}", "training.update", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"update\":\"minibatch\",\"groups_per_step\":8,\"training\":{\"update\":"
-       "\"strict\"}}",
-       "training.update", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"update\":\"minibatch\",\"groups_per_step\":8,\"training\":{\"objective\":"
-       "\"cross_entropy\"}}",
-       "training.update", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"update\":\"minibatch\",\"groups_per_step\":8,\"training\":{\"objective\":"
-       "\"evaluate\"}}",
-       "training.update", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"update\":\"lazy\"}", "update", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"frontier\":\"wall\"}", "frontier", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"aging_ms\":0}", "aging_ms", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"pass_timeout_ms\":-1}", "pass_timeout_ms", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"keep_rounds\":-1}", "keep_rounds", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"keep_rounds\":1000001}", "keep_rounds", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"group_timeout_ms\":0}", "group_timeout_ms", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"filter\":{\"refill_max\":5000}}", "filter.refill_max", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"temperature\":0}}", "sampling.temperature", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"top_k\":-1}}", "sampling.top_k", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"top_p\":0}}", "sampling.top_p", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"min_p\":2}}", "sampling.min_p", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"stop\":\"\"}}", "sampling.stop", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"stop\":[\"a\",\"b\",\"c\",\"d\",\"e\"]}}", "sampling.stop", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"stop\":{\"a\":1}}}", "sampling.stop", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"repetition_penalty\":1.1}}", "sampling.repetition_penalty",
-       RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"logit_bias\":{\"5\":1}}}", "sampling.logit_bias", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"topk\":5}}", "sampling.topk", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"ignore_eos\":1}}", "sampling.ignore_eos", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"ignore_eos\":true,\"stop_token_ids\":[5]}}",
-       "sampling.ignore_eos", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"verifier\":{\"kind\":\"none\"}}", "verifier.kind", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"filter\":{\"zero_advantage\":\"drop\"}}", "filter.zero_advantage", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"advantage\":{\"kind\":\"best\"}}", "advantage.kind", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"objective\":\"dance\"}}", "training.objective", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"objective\":\"tis\"}}", "training.importance_cap", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"importance_cap\":2}}", "training.importance_cap", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"evaluation\":{\"every_rounds\":2}}", "evaluation.path", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"objective\":\"cross_entropy\"},\"evaluation\":{\"path\":\"b\","
-       "\"every_rounds\":2}}",
-       "evaluation", RC_INVALID},
-#define LONG_NAME "a-name-that-is-longer-than-the-sixty-three-bytes-which-a-name-may-have-when-it-is-given-or-made-of-a-file's-own-and-then-some-more-of-it"
-#define SETS(sets, more) "{\"dataset\":{\"path\":\"a\"},\"evaluation\":{\"every_rounds\":2,\"sets\":" sets "}" more "}"
-#define TWO "[{\"path\":\"x\",\"samples\":6},{\"path\":\"y\"}]"
-      {SETS("[]", ""), "evaluation.sets", RC_INVALID},
-      {SETS("[{\"path\":\"x\"}],\"path\":\"y\"", ""), "evaluation.sets", RC_INVALID},
-      {SETS("[{\"name\":\"x\"}]", ""), "evaluation.sets[0].path", RC_INVALID},
-      {SETS("[{\"path\":\"" LONG_NAME ".jsonl\"}]", ""), "evaluation.sets[0].name", RC_INVALID},
-      {SETS("[{\"path\":\"d/x.jsonl\"},{\"path\":\"d/x.v2.jsonl.gz\"}]", ""), "evaluation.sets", RC_INVALID},
-      {SETS("[{\"path\":\"x\",\"problems\":4000},{\"path\":\"y\",\"problems\":97}]", ""), "evaluation.sets", RC_INVALID},
-      {SETS("[{\"path\":\"x\",\"verifier\":{\"kind\":\"numeric\",\"shuffle_rewards\":true}}]", ""),
-       "evaluation.sets[0].verifier.shuffle_rewards", RC_INVALID},
-      {SETS("[{\"path\":\"x\",\"verifier\":{\"kind\":\"http\",\"url\":\"http://127.0.0.1:1/\"}}]", ""), "evaluation.sets[0].verifier",
-       RC_INVALID},
-      {SETS(TWO, ",\"keep_best\":{}"), "keep_best.set", RC_INVALID},
-      {SETS(TWO, ",\"keep_best\":{\"set\":\"z\"}"), "keep_best.set", RC_INVALID},
-      {SETS(TWO, ",\"keep_best\":{\"set\":\"x\",\"figure\":\"pass@3\"}"), "keep_best.figure", RC_INVALID},
-      {SETS(TWO, ",\"keep_best\":{\"set\":\"x\",\"figure\":\"pass@08\"}"), "keep_best.figure", RC_INVALID},
-      {SETS(TWO, ",\"keep_best\":{\"set\":\"y\",\"figure\":\"majority\"}"), "keep_best.figure", RC_INVALID},
-      {SETS(TWO, ",\"keep_best\":{\"set\":\"x\"},\"mode\":\"inflight\""), "keep_best", RC_INVALID},
-      {SETS(TWO ",\"after\":true", ",\"mode\":\"inflight\""), "evaluation.after", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"evaluation\":{\"path\":\"x\"},\"keep_best\":{}}", "keep_best", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"keep_best\":{}}", "keep_best", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"keep_last\":1001}", "keep_last", RC_INVALID},
-      {"{\"dataset\":{\"path\":\"a\"},\"keep_last\":1,\"training\":{\"objective\":\"evaluate\"}}", "keep_last", RC_INVALID},
-  };
-  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+  for (size_t i = 0; i < sizeof faulty_configs / sizeof faulty_configs[0]; i++) {
+    const struct faulty_config *f = &faulty_configs[i];
     struct parsed p;
-    parse(&p, cases[i].text);
-    if (p.rc != cases[i].rc || !strstr(p.err.field, cases[i].field))
-      fail_msg("%s: got %s, field '%s', %s", cases[i].text, rc_name(p.rc), p.err.field, p.err.message);
+    parse(&p, f->text);
+    if (p.rc != f->rc || !strstr(p.err.field, f->field))
+      fail_msg("%s: got %s, field '%s', %s", f->text, rc_name(p.rc), p.err.field, p.err.message);
     parsed_free(&p);
   }
 }
@@ -213,9 +228,12 @@ static void sets_of_an_evaluation_are_resolved(void **state) {
   struct buf out = BUF_INIT;
   struct json_writer w;
   parse(&first,
-        "{\"dataset\":{\"path\":\"a\",\"preset\":\"gsm8k\"},\"verifier\":{\"kind\":\"math\"},\"keep_last\":3,\"keep_best\":{\"set\":"
-        "\"hard\",\"figure\":\"pass@6\",\"count\":2},\"evaluation\":{\"before\":true,\"after\":true,\"samples\":6,\"temperature\":0.5,"
-        "\"sets\":[{\"path\":\"d/.x.jsonl.gz\"},{\"name\":\"hard\",\"path\":\"y\",\"temperature\":1,\"problems\":9,\"preset\":\"dapo\","
+        "{\"dataset\":{\"path\":\"a\",\"preset\":\"gsm8k\"},\"verifier\":{\"kind\":\"math\"},\"keep_last\":3,\"keep_"
+        "best\":{\"set\":"
+        "\"hard\",\"figure\":\"pass@6\",\"count\":2},\"evaluation\":{\"before\":true,\"after\":true,\"samples\":6,"
+        "\"temperature\":0.5,"
+        "\"sets\":[{\"path\":\"d/"
+        ".x.jsonl.gz\"},{\"name\":\"hard\",\"path\":\"y\",\"temperature\":1,\"problems\":9,\"preset\":\"dapo\","
         "\"verifier\":{\"kind\":\"choice\"}}]}}");
   if (first.rc != RC_OK) fail_msg("%s: %s", first.err.field, first.err.message);
   json_writer_init(&w, &out);
@@ -441,7 +459,8 @@ static void a_start_is_resolved_by_the_objective(void **state) {
   }
 }
 
-/* What a coordinator stored before there was `start` means the weights that the trainer holds, and is hashed as it was. */
+/* What a coordinator stored before there was `start` means the weights that the trainer holds, and is hashed as it
+ * was. */
 static void a_stored_configuration_without_a_start_keeps_its_meaning_and_hash(void **state) {
   (void)state;
   static const char stored[] =
@@ -534,8 +553,9 @@ static void readings_are_inherited_and_read_back(void **state) {
   struct digest one, two;
   struct buf text = BUF_INIT;
   struct json_writer w;
-  parse(&p, "{\"dataset\":{\"preset\":\"gsm8k\",\"sources\":[{\"path\":\"a\",\"weight\":3},{\"path\":\"b\",\"weight\":1,"
-            "\"preset\":\"verl\"}]},\"evaluation\":{\"path\":\"c\",\"every_rounds\":1}}");
+  parse(&p,
+        "{\"dataset\":{\"preset\":\"gsm8k\",\"sources\":[{\"path\":\"a\",\"weight\":3},{\"path\":\"b\",\"weight\":1,"
+        "\"preset\":\"verl\"}]},\"evaluation\":{\"path\":\"c\",\"every_rounds\":1}}");
   if (p.rc != RC_OK) fail_msg("%s %s", p.err.field, p.err.message);
   json_writer_init(&w, &text);
   run_config_write(&p.config, &w);

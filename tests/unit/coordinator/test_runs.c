@@ -129,7 +129,8 @@ static void an_evaluate_run_trains_nothing(void **state) {
   struct fake_server s;
   register_server(f, &s, "gen-1");
   post_run(f,
-           "{\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_per_round\":0,\"samples_per_group\":2,"
+           "{\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_per_round\":0,"
+           "\"samples_per_group\":2,"
            "\"sampling\":{\"temperature\":0,\"max_new_tokens\":8},"
            "\"training\":{\"objective\":\"evaluate\"}}");
   struct json *run = serve_run(f, &s, "r1", "completed");
@@ -143,7 +144,8 @@ static void an_evaluate_run_trains_nothing(void **state) {
 static void a_supervised_run_needs_no_servers(void **state) {
   struct fixture *f = *state;
   post_run(f,
-           "{\"rounds\":4,\"dataset\":{\"path\":\"warm.jsonl\"},\"verify_samples\":false,\"groups_per_round\":2,\"samples_per_group\":3,"
+           "{\"rounds\":4,\"dataset\":{\"path\":\"warm.jsonl\"},\"verify_samples\":false,\"groups_per_round\":2,"
+           "\"samples_per_group\":3,"
            "\"training\":{\"objective\":\"cross_entropy\"}}");
   struct json *run = wait_state(f, "r1", "completed");
   assert_int_equal(get_int(run, "version", NULL), 4);
@@ -153,14 +155,17 @@ static void a_supervised_run_needs_no_servers(void **state) {
   json_free(run);
 }
 
-/* Posts r1, which runs until it is stopped, and r2, whose dataset is sound when it is posted and bad when its turn comes. */
+/* Posts r1, which runs until it is stopped, and r2, whose dataset is sound when it is posted and bad when its turn
+ * comes. */
 static void post_one_that_goes_bad_behind_another(struct fixture *f) {
   write_data(f, "bad.jsonl", "{\"prompt\":\"1+1=\",\"completion\":\"2\"}\n");
   post_run(f,
-           "{\"rounds\":1000000,\"dataset\":{\"path\":\"warm.jsonl\"},\"verify_samples\":false,\"groups_per_round\":1,\"samples_per_group\":1,"
+           "{\"rounds\":1000000,\"dataset\":{\"path\":\"warm.jsonl\"},\"verify_samples\":false,\"groups_per_round\":1,"
+           "\"samples_per_group\":1,"
            "\"training\":{\"objective\":\"cross_entropy\"}}");
   post_run(f,
-           "{\"rounds\":1,\"dataset\":{\"path\":\"bad.jsonl\"},\"verify_samples\":false,\"groups_per_round\":1,\"samples_per_group\":1,"
+           "{\"rounds\":1,\"dataset\":{\"path\":\"bad.jsonl\"},\"verify_samples\":false,\"groups_per_round\":1,"
+           "\"samples_per_group\":1,"
            "\"training\":{\"objective\":\"cross_entropy\"}}");
   json_free(wait_state(f, "r1", "running"));
   write_data(f, "bad.jsonl", "{\"prompt\":1}\n");
@@ -188,7 +193,8 @@ static void a_run_paused_by_trouble_can_be_stopped_and_the_next_one_runs(void **
   struct json *answer;
   post_one_that_goes_bad_behind_another(f);
   post_run(f,
-           "{\"rounds\":1,\"dataset\":{\"path\":\"warm.jsonl\"},\"verify_samples\":false,\"groups_per_round\":1,\"samples_per_group\":1,"
+           "{\"rounds\":1,\"dataset\":{\"path\":\"warm.jsonl\"},\"verify_samples\":false,\"groups_per_round\":1,"
+           "\"samples_per_group\":1,"
            "\"training\":{\"objective\":\"cross_entropy\"}}");
   json_free(wait_held(f, "r2", "stop it")); /* it was never opened, and r3 waits for it */
   json_free(wait_state(f, "r3", "queued"));
@@ -492,7 +498,8 @@ static void a_run_waits_for_a_trainer_that_stays_away_and_goes_on_with_it(void *
   f->options.worker_ttl_ms = 10000;
   coordinator_restart(f);
   post_run(f,
-           "{\"rounds\":2000,\"dataset\":{\"path\":\"warm.jsonl\"},\"verify_samples\":false,\"groups_per_round\":1,\"samples_per_group\":1,"
+           "{\"rounds\":2000,\"dataset\":{\"path\":\"warm.jsonl\"},\"verify_samples\":false,\"groups_per_round\":1,"
+           "\"samples_per_group\":1,"
            "\"training\":{\"objective\":\"cross_entropy\"}}");
   json_free(wait_state(f, "r1", "running"));
   time_passes(f, 10001); /* without a heartbeat */
@@ -572,7 +579,9 @@ static int until_stepping_in_flight(struct fixture *f, struct fake_server *s) {
 
 /* One batch more than the first step's. */
 static void until_more_is_sent(struct fixture *f) {
-  AWAIT(batches_sent(f) > read_int(f, "SELECT count(*) FROM batches WHERE round = 0"), "no batch of the next step was sent") continue;
+  AWAIT(batches_sent(f) > read_int(f, "SELECT count(*) FROM batches WHERE round = 0"),
+        "no batch of the next step was sent")
+  continue;
 }
 
 static void in_flight_the_next_groups_are_sent_with_the_step(void **state) {
@@ -591,7 +600,8 @@ static void in_flight_the_next_groups_are_sent_with_the_step(void **state) {
   fake_trainer_finish_steps(&f->trainer);
   struct json *run = serve_run(f, &s, "r1", "completed");
   assert_int_equal(get_int(run, "version", NULL), 2);
-  for (size_t i = 0; i < 2; i++) assert_true(json_number(json_get(history_at(run, i), "grad_norm")) == (i ? 0.5 : 0.75));
+  for (size_t i = 0; i < 2; i++)
+    assert_true(json_number(json_get(history_at(run, i), "grad_norm")) == (i ? 0.5 : 0.75));
   assert_int_equal(batches_sent(f), read_int(f, "SELECT count(*) FROM batches")); /* each once */
   json_free(run);
 }
@@ -632,7 +642,8 @@ static void a_trainer_that_does_not_know_the_epoch_yet_is_asked_again(void **sta
   f->trainer.strange = 3;
   pthread_mutex_unlock(&f->trainer.lock);
   post_run(f,
-           "{\"rounds\":1,\"dataset\":{\"path\":\"warm.jsonl\"},\"verify_samples\":false,\"groups_per_round\":1,\"samples_per_group\":1,"
+           "{\"rounds\":1,\"dataset\":{\"path\":\"warm.jsonl\"},\"verify_samples\":false,\"groups_per_round\":1,"
+           "\"samples_per_group\":1,"
            "\"training\":{\"objective\":\"cross_entropy\"}}");
   json_free(wait_state(f, "r1", "completed"));
 }
@@ -643,7 +654,8 @@ static void events_report_every_state_and_round(void **state) {
   struct err err;
   char url[160];
   post_run(f,
-           "{\"rounds\":2,\"dataset\":{\"path\":\"warm.jsonl\"},\"verify_samples\":false,\"groups_per_round\":1,\"samples_per_group\":1,"
+           "{\"rounds\":2,\"dataset\":{\"path\":\"warm.jsonl\"},\"verify_samples\":false,\"groups_per_round\":1,"
+           "\"samples_per_group\":1,"
            "\"training\":{\"objective\":\"cross_entropy\"}}");
   snprintf(url, sizeof url, "%s/v1/runs/r1/events", f->url);
   const struct http_call c = {.method = "GET", .url = url, .deadline_ms = DEADLINE_MS};

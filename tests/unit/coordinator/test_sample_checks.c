@@ -1,4 +1,5 @@
-/* Checked runs (checks/README.md) over a whole coordinator: what was made up is found, drawn again and never trained on. */
+/* Checked runs (checks/README.md) over a whole coordinator: what was made up is found, drawn again and never trained
+ * on. */
 #include "tests/unit/base/cm.h"
 
 #include <string.h>
@@ -6,8 +7,9 @@
 #include "services/coordinator/decide/states.h"
 #include "tests/unit/coordinator/fake_server.h"
 
-#define CHECKED                                                                                                            \
-  "{\"rounds\":1,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"groups_per_round\":3,\"samples_per_group\":4," \
+#define CHECKED                                                                                               \
+  "{\"rounds\":1,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"groups_per_round\":3," \
+  "\"samples_per_group\":4,"                                                                                  \
   "\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}}"
 #define REFUSED     "SELECT count(*) FROM incidents WHERE kind = 'sample_refused'"
 #define QUARANTINED "SELECT count(*) FROM quarantines"
@@ -24,7 +26,8 @@ static int setup(void **state) {
 }
 
 static void wait_count(struct fixture *f, const char *sql, int64_t wanted) {
-  AWAIT(read_int(f, sql) == wanted, "%s: %lld, not %lld", sql, (long long)read_int(f, sql), (long long)wanted) a_moment_passes(f);
+  AWAIT(read_int(f, sql) == wanted, "%s: %lld, not %lld", sql, (long long)read_int(f, sql), (long long)wanted)
+  a_moment_passes(f);
 }
 
 /* One lease of so many samples at most, of the group that is due first. */
@@ -36,7 +39,8 @@ static struct lease lease_of(struct fixture *f, struct fake_server *s, int slots
 }
 
 /* The first sample of the lease is made up; the lease's other ones are right. */
-static void answer_with_made_up(struct fixture *f, const struct fake_server *s, const struct lease *l, enum made_up which) {
+static void answer_with_made_up(struct fixture *f, const struct fake_server *s, const struct lease *l,
+                                enum made_up which) {
   struct err err = {0};
   const struct lease_result r = make_result(f, s, l);
   make_up_sample(f, &r.samples[0], l, which);

@@ -1,12 +1,13 @@
 /* How long a sample may be, from the dataset's line over the lease to the accepted result, over real HTTP.  What would
- * break: a lease that asks for more than its prompt's own limit; a result that is judged by another prompt's limit, or by
- * another one after a restart; a server that is kept from short prompts because a long one did not fit; a run that is to
- * ignore stop tokens and does not. */
+ * break: a lease that asks for more than its prompt's own limit; a result that is judged by another prompt's limit, or
+ * by another one after a restart; a server that is kept from short prompts because a long one did not fit; a run that
+ * is to ignore stop tokens and does not. */
 #include "tests/unit/coordinator/fake_server.h"
 
-#define RUN(sampling)                                                                                         \
-  "{\"rounds\":1,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_per_round\":3," \
-  "\"samples_per_group\":2,\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8" sampling                   \
+#define RUN(sampling)                                                                                           \
+  "{\"rounds\":1,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false," \
+  "\"groups_per_round\":3,"                                                                                     \
+  "\"samples_per_group\":2,\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8" sampling                     \
   "},\"training\":{\"objective\":\"grpo\"}}"
 #define LINES                                                                                             \
   "{\"prompt\":\"0+0=\",\"answer\":\"0\",\"max_new_tokens\":4}\n{\"prompt\":\"1+0=\",\"answer\":\"1\"}\n" \
@@ -57,7 +58,8 @@ static void every_lease_of_a_group_has_the_limit(void **state) {
   struct lease_answer a;
   write_data(f, "train.jsonl", LINES);
   post_run(f,
-           "{\"rounds\":1,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_per_round\":3,"
+           "{\"rounds\":1,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_"
+           "per_round\":3,"
            "\"samples_per_group\":2,\"lease_samples_max\":1,\"sampling\":{\"max_new_tokens\":8}}");
   register_server(f, &s, "gen-1");
   poll_leases(f, &s, 64, &a);
@@ -188,7 +190,8 @@ static void evaluation_prompts_have_limits_too(void **state) {
   write_data(f, "validation.jsonl", "{\"prompt\":\"5+0=\",\"answer\":\"5\",\"max_new_tokens\":3}\n");
   write_data(f, "train.jsonl", LINES);
   post_run(f,
-           "{\"rounds\":1,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_per_round\":1,"
+           "{\"rounds\":1,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_"
+           "per_round\":1,"
            "\"samples_per_group\":2,\"sampling\":{\"max_new_tokens\":8},\"evaluation\":{\"path\":\"validation.jsonl\","
            "\"every_rounds\":1}}");
   register_server(f, &s, "gen-1");

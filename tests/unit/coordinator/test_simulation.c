@@ -1,6 +1,6 @@
-/* A slice of the simulation of whole runs in virtual time (all of it: make sim).  What would break: a promise holds in each
- * command alone, but not in whole rounds with lost servers, lost messages and trainers that die; rounds are held against a
- * bound that some order passes. */
+/* A slice of the simulation of whole runs in virtual time (all of it: make sim).  What would break: a promise holds in
+ * each command alone, but not in whole rounds with lost servers, lost messages and trainers that die; rounds are held
+ * against a bound that some order passes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +24,8 @@ static void simulated_rounds_keep_the_promises(void **state) {
   assert_true(sum.trainers > 20 && sum.inner_steps > 0 && sum.lost > 0);
 }
 
-/* Of make sim's: with samples of several versions, some too old, lost servers and trainers, evaluations that outlast rounds. */
+/* Of make sim's: with samples of several versions, some too old, lost servers and trainers, evaluations that outlast
+ * rounds. */
 static const uint64_t seeds_inflight[] = {3, 11, 27};
 
 static void simulated_runs_in_flight_keep_the_promises(void **state) {

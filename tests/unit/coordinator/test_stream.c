@@ -1,8 +1,8 @@
-/* The stream of an `inflight` run through the coordinator's API.  What would break: a lease is valid for another range than
- * max_lag versions from its oldest token on; a server whose version is old but not too old stands still; tokens of versions
- * that the lease is not valid for, or that its server cannot have had, are taken; what has become too old is trained on, and
- * what has not is thrown away; samples are issued while the run is paused or too far ahead; the run ends before its last
- * evaluation is in. */
+/* The stream of an `inflight` run through the coordinator's API.  What would break: a lease is valid for another range
+ * than max_lag versions from its oldest token on; a server whose version is old but not too old stands still; tokens of
+ * versions that the lease is not valid for, or that its server cannot have had, are taken; what has become too old is
+ * trained on, and what has not is thrown away; samples are issued while the run is paused or too far ahead; the run
+ * ends before its last evaluation is in. */
 #include <string.h>
 
 #include "services/coordinator/decide/states.h"
@@ -11,10 +11,11 @@
 enum { SLOTS = 64, GROUPS = 2, SAMPLES = 2 };
 
 /* Steps of 2 groups of 2 samples; max_lag 1; what is ahead: 4 groups. */
-#define STREAM(rounds, more)                                                                                          \
-  "{\"mode\":\"inflight\",\"max_lag\":1,\"rounds\":" #rounds                                                          \
-  ",\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_per_round\":2,\"samples_per_group\"" \
-  ":2,\"lease_samples_max\":2,\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},\"training\":{\"objective\":"   \
+#define STREAM(rounds, more)                                                                                        \
+  "{\"mode\":\"inflight\",\"max_lag\":1,\"rounds\":" #rounds                                                        \
+  ",\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_per_"     \
+  "round\":2,\"samples_per_group\""                                                                                 \
+  ":2,\"lease_samples_max\":2,\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},\"training\":{\"objective\":" \
   "\"grpo\"}" more "}"
 
 static int64_t current_version(struct fixture *f) {
@@ -164,8 +165,8 @@ static void what_was_handed_back_keeps_its_versions(void **state) {
   assert_false(l->partials[0].spans[1].fresh);
 }
 
-/* Everything is of version 0: group 0 is leased, of group 1 one sample is finished, groups 2 and 3 make version 1, 4 and 5
- * version 2, and group 6 is complete, in no step, and too old then. */
+/* Everything is of version 0: group 0 is leased, of group 1 one sample is finished, groups 2 and 3 make version 1, 4
+ * and 5 version 2, and group 6 is complete, in no step, and too old then. */
 static void a_version_voids_what_falls_out_of_the_range_and_nothing_else(void **state) {
   struct fixture *f = *state;
   struct lease leases[4 * GROUPS];
@@ -204,7 +205,8 @@ static void a_version_voids_what_falls_out_of_the_range_and_nothing_else(void **
   wait_version(f, 3);
 }
 
-/* At max_lag behind it is still good: only then a step takes groups of which the oldest token is of an older version. */
+/* At max_lag behind it is still good: only then a step takes groups of which the oldest token is of an older
+ * version. */
 static void what_is_max_lag_old_is_trained_on(void **state) {
   struct fixture *f = *state;
   struct lease leases[2 * GROUPS];
@@ -216,8 +218,8 @@ static void what_is_max_lag_old_is_trained_on(void **state) {
   assert_int_equal(read_int(f, "SELECT count(*) FROM groups WHERE state = 4"), 0);
 }
 
-/* Steps are slow: the first takes groups 0 and 1, then five more are complete, of which the queue holds four.  Sampling goes
- * on all the while. */
+/* Steps are slow: the first takes groups 0 and 1, then five more are complete, of which the queue holds four.  Sampling
+ * goes on all the while. */
 static void a_full_queue_drops_its_oldest_and_counts_it(void **state) {
   struct fixture *f = *state;
   struct lease leases[8];

@@ -1,6 +1,6 @@
-/* What trackers are given.  What would break: a round that is written before its figures are complete, twice, or never after
- * a crash at any byte; an evaluation that a later one has overtaken; two figures of one name; statistics over samples that
- * were not trained on. */
+/* What trackers are given.  What would break: a round that is written before its figures are complete, twice, or never
+ * after a crash at any byte; an evaluation that a later one has overtaken; two figures of one name; statistics over
+ * samples that were not trained on. */
 #include "tests/unit/base/cm.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
-/* Lease, seal and batch transitions in random order: no thread, no HTTP, a database in memory, a clock that the test moves.
- * Three generation-servers poll, renew, finish, hand back, fall silent and come back under old leases; batches are planned,
- * answered and lost; versions are published.  After every step the invariants of DESIGN must hold:
+/* Lease, seal and batch transitions in random order: no thread, no HTTP, a database in memory, a clock that the test
+ * moves.  Three generation-servers poll, renew, finish, hand back, fall silent and come back under old leases; batches
+ * are planned, answered and lost; versions are published.  After every step the invariants of DESIGN must hold:
  *
  *   I1  one current version per run
  *   I2  a lease stands only for the current version and its weights
@@ -234,8 +234,8 @@ static void server_polls(struct server *s) {
   buf_free(&answer);
 }
 
-/* What is sampled is a function of the prompt and the sample.  Every third prompt is never answered, so that its group has
- * nothing to learn from. */
+/* What is sampled is a function of the prompt and the sample.  Every third prompt is never answered, so that its group
+ * has nothing to learn from. */
 static void sample_make(struct sample_result *out, const struct held_lease *l, int index, bool whole) {
   const int sample = l->first + index, digit = l->digit - '0';
   const bool right = digit % 3 != 0 && sample % 2 == 0;
@@ -468,7 +468,8 @@ static void sums_are_what_the_rows_give(void) {
        "g.purpose = 1 AND g.state = 6)");
 }
 
-/* What dispatch keeps in memory is what the rows say.  Reading it anew hides later differences, so only now and then. */
+/* What dispatch keeps in memory is what the rows say.  Reading it anew hides later differences, so only now and
+ * then. */
 static void memory_agrees_with_the_rows(void) {
   struct err err = {0};
   struct waiting *now = &w.core->pool->waiting;

@@ -82,9 +82,10 @@ static void a_paused_evaluation_ends_with_its_last_result(void **state) {
   struct fake_server s;
   struct lease_answer a;
   struct err err;
-  post_run(f,
-           "{\"dataset\":{\"path\":\"train.jsonl\"},\"verify_samples\":false,\"groups_per_round\":2,\"samples_per_group\":2,"
-           "\"sampling\":{\"temperature\":0,\"max_new_tokens\":8},\"training\":{\"objective\":\"evaluate\"}}");
+  post_run(
+      f,
+      "{\"dataset\":{\"path\":\"train.jsonl\"},\"verify_samples\":false,\"groups_per_round\":2,\"samples_per_group\":2,"
+      "\"sampling\":{\"temperature\":0,\"max_new_tokens\":8},\"training\":{\"objective\":\"evaluate\"}}");
   register_server(f, &s, "gen-1");
   poll_leases(f, &s, 64, &a);
   assert_int_equal(call(f, "POST", "/v1/runs/r1/pause", NULL, NULL), 200);
@@ -145,8 +146,8 @@ static void trainer_becomes(struct fixture *f, const char *run, int64_t version,
   pthread_mutex_unlock(&f->trainer.lock);
 }
 
-/* A trainer took the round's step and was lost before it told; another one had its place for a while and was to compute the
- * round again, but did not; then the first one comes back.  It has no batches any more, and needs none. */
+/* A trainer took the round's step and was lost before it told; another one had its place for a while and was to compute
+ * the round again, but did not; then the first one comes back.  It has no batches any more, and needs none. */
 static void a_trainer_that_has_taken_the_step_is_asked_for_no_batch_of_it(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
@@ -302,7 +303,8 @@ static void a_round_of_a_thousand_samples_is_quick(void **state) {
   register_server(f, &s, "gen-1");
   const clock_t begun = clock();
   post_run(f,
-           "{\"rounds\":2,\"dataset\":{\"path\":\"train.jsonl\"},\"verify_samples\":false,\"groups_per_round\":64,\"samples_per_group\":16,"
+           "{\"rounds\":2,\"dataset\":{\"path\":\"train.jsonl\"},\"verify_samples\":false,\"groups_per_round\":64,"
+           "\"samples_per_group\":16,"
            "\"sampling\":{\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}}");
   struct json *run = serve_run(f, &s, "r1", "completed");
   assert_int_equal(get_int(run, "totals", "sampled_tokens"), 2 * 64 * 16 * 3);

@@ -39,10 +39,12 @@ static void answers_vote(void **state) {
   assert_true(large != 0 && large != vote_of(VERIFIER_NUMERIC, "2234567890123456789012345", "{}"));
   const char *const puzzle = "{\"numbers\":[1,2,4],\"target\":6}";
   const uint64_t six = vote_of(VERIFIER_COUNTDOWN, "2+4", puzzle);
-  assert_true(six != 0 && six == vote_of(VERIFIER_COUNTDOWN, "4+1*2=6", puzzle) && six != vote_of(VERIFIER_COUNTDOWN, "1+4", puzzle));
+  assert_true(six != 0 && six == vote_of(VERIFIER_COUNTDOWN, "4+1*2=6", puzzle) &&
+              six != vote_of(VERIFIER_COUNTDOWN, "1+4", puzzle));
   assert_true(vote_of(VERIFIER_COUNTDOWN, "2+", puzzle) == 0);
   assert_true(answer_vote(" $x + 1$ ", 9) == answer_vote("x+1", 3) && answer_vote("x+1", 3) != answer_vote("x+2", 3));
-  assert_true(answer_vote("a", 1) == 0xAF63DC4C8601EC8Cu && answer_vote("foobar", 6) == 0x85944171F73967E8u); /* FNV-1a's own vectors */
+  assert_true(answer_vote("a", 1) == 0xAF63DC4C8601EC8Cu &&
+              answer_vote("foobar", 6) == 0x85944171F73967E8u); /* FNV-1a's own vectors */
   assert_true(answer_vote("ab", 2) != answer_vote("ba", 2) && answer_vote(" $ ", 3) == 0 && answer_vote("", 0) == 0);
   for (int c = 33; c < 127; c++) {
     const char text = (char)c;
@@ -128,7 +130,8 @@ static void a_number_in_prose_stands_alone(void **state) {
   numeric_table(cases, sizeof cases / sizeof cases[0]);
 }
 
-/* The last number of 1/4, (3,4), 2*4 or 7 times the root of 3 is not their value: a verifier that takes it rewards wrong answers. */
+/* The last number of 1/4, (3,4), 2*4 or 7 times the root of 3 is not their value: a verifier that takes it rewards
+ * wrong answers. */
 static void a_number_in_something_larger_is_no_answer(void **state) {
   (void)state;
   static const struct numeric_case cases[] = {
@@ -314,7 +317,8 @@ static void countdown_uses_given_numbers_once_and_exactly(void **state) {
   assert_true(countdown("9223372036854775807*9223372036854775807", extra) == 0);
 }
 
-/* A completion of nothing but openings must end within the step limit, and the parser must not recurse without bound. */
+/* A completion of nothing but openings must end within the step limit, and the parser must not recurse without
+ * bound. */
 static void hostile_text_is_bounded(void **state) {
   (void)state;
   size_t len = 1 << 20;

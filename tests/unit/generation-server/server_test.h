@@ -52,7 +52,8 @@ static inline void make_version_from(struct version_bytes *out, uint64_t seed, s
   if (base) from.digest = base->digest;
   if (base) from.operands = base->bytes.data + base->bytes.len - from.bytes;
   assert_int_equal(
-      weights_to_safetensors_from(&out->bytes, &written, w, NULL, "weights", base ? &from : NULL, changes, &err), RC_OK);
+      weights_to_safetensors_from(&out->bytes, &written, w, NULL, "weights", base ? &from : NULL, changes, &err),
+      RC_OK);
   digest_hex(out->hex, &out->digest);
   weights_free(w);
   model_free(model);

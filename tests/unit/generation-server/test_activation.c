@@ -231,8 +231,8 @@ static void check_sample(struct stage *st, const struct granted *g, int sample, 
                       g->outcome.sample[sample].tokens[t] == draws[t].token;
     if (g->outcome.sample[sample].fresh[t]) {
       if (!same)
-        fail_msg("token %d of sample %d, said to be fresh: version %lld draws %d with %.9g, got %d with %.9g", t, sample,
-                 (long long)versions[t], draws[t].token, (double)draws[t].logprob,
+        fail_msg("token %d of sample %d, said to be fresh: version %lld draws %d with %.9g, got %d with %.9g", t,
+                 sample, (long long)versions[t], draws[t].token, (double)draws[t].logprob,
                  g->outcome.sample[sample].tokens[t], (double)g->outcome.sample[sample].logprobs[t]);
       n->fresh++;
       n->newest += versions[t] == versions[count - 1] && versions[t] != versions[0];
@@ -432,7 +432,8 @@ static void only_samples_that_go_on_are_paused(void **state) {
 }
 
 /* Computed again: the prompt once for all samples of the group, in chunks, and each sample's own tokens; no token is
- * drawn twice.  A request beside them decodes on in every step.  Until each sample has a token the engine is not settled. */
+ * drawn twice.  A request beside them decodes on in every step.  Until each sample has a token the engine is not
+ * settled. */
 static void recomputing_is_a_prefill_of_the_group(void **state) {
   enum { P = 40, BEFORE = 10, CHUNK = 16 };
   (void)state;
@@ -468,7 +469,8 @@ static void recomputing_is_a_prefill_of_the_group(void **state) {
   struct tally n = {0};
   for (int s = 0; s < SAMPLES; s++) check_sample(&st, &g, s, &n);
   assert_int_equal(n.fresh, SAMPLES * MAX_NEW);
-  for (int t = 0; t < 100; t++) assert_int_equal(request.sample[0].fresh[t], request.sample[0].versions[t] == FIRST_VERSION);
+  for (int t = 0; t < 100; t++)
+    assert_int_equal(request.sample[0].fresh[t], request.sample[0].versions[t] == FIRST_VERSION);
   assert_int_equal(st.settled, 1);
   stage_close(&st);
 }
@@ -498,8 +500,8 @@ static void a_half_computed_prompt_begins_again(void **state) {
   assert_int_equal(n.kept, 0);
 }
 
-/* Samples that wait for a slot hold the prompt's pages and their first token.  After a swap they compute the prompt anew,
- * once for as many as enter then, though the keys of those that run are kept. */
+/* Samples that wait for a slot hold the prompt's pages and their first token.  After a swap they compute the prompt
+ * anew, once for as many as enter then, though the keys of those that run are kept. */
 static void waiting_samples_begin_with_the_new_version(void **state) {
   enum { P = 40 };
   (void)state;
@@ -710,7 +712,8 @@ static void lying_spans_are_refused(void **state) {
   stage_close(&st);
 }
 
-/* The same weights under a newer number: a lease that is valid for it goes on, its keys and values are that version's. */
+/* The same weights under a newer number: a lease that is valid for it goes on, its keys and values are that
+ * version's. */
 static void another_name_for_the_same_weights_keeps_tokens_fresh(void **state) {
   (void)state;
   static struct stage st;

@@ -17,8 +17,8 @@ static struct decode_job_spec cool_spec(int32_t *prompt, int length, int salt, f
   return spec;
 }
 
-/* Different beginnings of 1 .. count - 1 tokens among the outcome's samples: the rows that have to be computed, where all
- * samples go side by side. */
+/* Different beginnings of 1 .. count - 1 tokens among the outcome's samples: the rows that have to be computed, where
+ * all samples go side by side. */
 static int64_t beginnings(const struct outcome *o) {
   int64_t count = 0;
   for (int i = 0; i < o->samples; i++) {
@@ -116,8 +116,8 @@ static void out_of_step_the_same_is_drawn(void **state) {
   assert_true(shared > 100);
 }
 
-/* Weights are swapped while keys and values of the old ones stay: samples that had a row in common go on having one, and
- * draw what each of them draws alone when the swap comes after as many tokens. */
+/* Weights are swapped while keys and values of the old ones stay: samples that had a row in common go on having one,
+ * and draw what each of them draws alone when the swap comes after as many tokens. */
 static void samples_in_step_stay_so_over_a_swap(void **state) {
   (void)state;
   static struct outcome got[2];

@@ -67,7 +67,8 @@ static void an_announced_push_is_current_unless_a_newer_version_is_known(void **
   (void)state;
   struct current_policy c = {0};
   const struct policy first = policy_of("r2", 5, 1), older = policy_of("r2", 4, 2), same = policy_of("r2", 5, 3),
-                      newer = policy_of("r2", 7, 4), earlier_run = policy_of("r1", 9, 5), next_run = policy_of("r3", 0, 6);
+                      newer = policy_of("r2", 7, 4), earlier_run = policy_of("r1", 9, 5),
+                      next_run = policy_of("r3", 0, 6);
   current_policy_announced(&c, &first);
   assert_true(c.known);
   assert_string_equal(c.trainer_url, "");

@@ -192,7 +192,8 @@ static void submit_lease(struct rig *r, const struct lease *lease, struct outcom
   struct err err = {0};
   struct decode_job *job;
   memset(o, 0, sizeof *o);
-  if (decode_job_of_lease(&job, lease, r->model, NULL, engine_kv(r->engine), &err) != RC_OK) fail_msg("%s", err.message);
+  if (decode_job_of_lease(&job, lease, r->model, NULL, engine_kv(r->engine), &err) != RC_OK)
+    fail_msg("%s", err.message);
   job->context = o;
   job->done = keep_outcome;
   assert_int_equal(engine_submit(r->engine, job, &err), RC_OK);
@@ -280,12 +281,13 @@ static void lying_partials_are_refused(void **state) {
   partials[0].token_ids.count = partials[0].logprobs.count = 1;
   partials[1] = partials[0];
   lease.partial_count = 2;
-  assert_int_equal(decode_job_of_lease(&job, &lease, rig.model, NULL, engine_kv(rig.engine), &err), RC_INVALID); /* twice */
+  assert_int_equal(decode_job_of_lease(&job, &lease, rig.model, NULL, engine_kv(rig.engine), &err),
+                   RC_INVALID); /* twice */
   rig_close(&rig);
 }
 
-/* A draw of a lease with cuts is of what is kept, whoever is decoded beside it; its log-probability is renormalized.  Where
- * one token is kept it is the likeliest, with log-probability 0. */
+/* A draw of a lease with cuts is of what is kept, whoever is decoded beside it; its log-probability is renormalized.
+ * Where one token is kept it is the likeliest, with log-probability 0. */
 static void leases_draw_from_what_a_cut_keeps(void **state) {
   (void)state;
   static struct outcome alone, beside, other, greedy, one;
@@ -353,7 +355,8 @@ static void a_stop_text_ends_a_lease_s_sample(void **state) {
   for (int32_t at = 10; end == 0; at++) { /* two tokens of one byte each, where they first stand side by side */
     size_t first, second;
     assert_in_range(at, 10, whole.sample[0].count - 3);
-    const char *a = tokenizer_token_text(t, tokens[at], true, &first), *b = tokenizer_token_text(t, tokens[at + 1], true, &second);
+    const char *a = tokenizer_token_text(t, tokens[at], true, &first),
+               *b = tokenizer_token_text(t, tokens[at + 1], true, &second);
     if (first != 1 || second != 1 || !*a || !*b) continue;
     stop[0] = *a;
     stop[1] = *b;

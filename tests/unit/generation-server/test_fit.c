@@ -92,10 +92,11 @@ static void the_advice_names_flags_savings_and_prices(void **state) {
   o.pages = 900;
   fit_choose(&got, &advice, &model, &o, &room, made_up_plan);
   memory_advice_give(&advice, &err);
-  assert_string_equal(err.message,
-                      "; it would fit with --kv-pages 0 (836.0 MiB less: as many as there is room for), --prefill-chunk 32 "
-                      "(14.0 MiB less: prompts take more steps), --context-max 512 (46.0 MiB less: no sequence may be "
-                      "longer), 120.0 MiB in all: --fit chooses so");
+  assert_string_equal(
+      err.message,
+      "; it would fit with --kv-pages 0 (836.0 MiB less: as many as there is room for), --prefill-chunk 32 "
+      "(14.0 MiB less: prompts take more steps), --context-max 512 (46.0 MiB less: no sequence may be "
+      "longer), 120.0 MiB in all: --fit chooses so");
 }
 
 int main(void) {

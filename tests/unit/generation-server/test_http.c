@@ -197,13 +197,15 @@ static void a_push_is_activated_and_superseded(void **state) {
   buf_free(&v6.bytes);
 }
 
-static int push_changes(int64_t version, const char *base, const struct version_bytes *to, const void *bytes, size_t len) {
+static int push_changes(int64_t version, const char *base, const struct version_bytes *to, const void *bytes,
+                        size_t len) {
   char path[256];
   snprintf(path, sizeof path, "/v1/push-weights?run=r3&version=%lld&epoch=1&base=%s", (long long)version, base);
   return push(path, to->hex, bytes, len);
 }
 
-/* Of the version that decodes, whose bytes stay what they are; whatever is wrong is refused, and the next push is taken. */
+/* Of the version that decodes, whose bytes stay what they are; whatever is wrong is refused, and the next push is
+ * taken. */
 static void changes_of_the_active_version_are_taken(void **state) {
   (void)state;
   struct version_bytes v1, v2, v3;

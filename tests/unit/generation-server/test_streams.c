@@ -512,10 +512,11 @@ static void what_is_not_offered_or_malformed_is_refused_with_its_field(void **st
       fail_msg("%s: expected %d with %s, got %d: %s", cases[i].body, cases[i].status, field, status, text);
     free(text);
   }
-  assert_int_equal(status_of(server, "POST", "/v1/completions",
-                             "{\"prompt\":\"x\",\"store\":true,\"logit_bias\":{},\"best_of\":1,\"suffix\":null,\"stop\":"
-                             "null,\"presence_penalty\":0,\"stream_options\":null,\"user\":\"me\"}"),
-                   200);
+  assert_int_equal(
+      status_of(server, "POST", "/v1/completions",
+                "{\"prompt\":\"x\",\"store\":true,\"logit_bias\":{},\"best_of\":1,\"suffix\":null,\"stop\":"
+                "null,\"presence_penalty\":0,\"stream_options\":null,\"user\":\"me\"}"),
+      200);
   wait_for_rest(server);
 }
 

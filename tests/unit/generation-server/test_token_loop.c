@@ -1,7 +1,8 @@
-/* The token loop allocates nothing: with the engine's buffers made and jobs submitted, every step from taking the jobs to
- * their last tokens runs without one call of the allocator, on the engine's thread and on the threads of its pool.
+/* The token loop allocates nothing: with the engine's buffers made and jobs submitted, every step from taking the jobs
+ * to their last tokens runs without one call of the allocator, on the engine's thread and on the threads of its pool.
  *
- * The allocator is counted here, in front of glibc's; a sanitizer brings its own, and then there is nothing to count. */
+ * The allocator is counted here, in front of glibc's; a sanitizer brings its own, and then there is nothing to
+ * count. */
 #include "tests/unit/generation-server/engine_test.h"
 
 #include <errno.h>

@@ -23,14 +23,16 @@ static const struct expected cases[] = {
     {"", "", ""},
     {"no call", "no call", ""},
     {CALL("f", "{\"a\": 1}"), "", "f {\"a\":1}|"},
-    {"text " CALL("f", "{}") "\n" CALL("g", "{\"x\": [1, {\"y\": \"}\"}]}"), "text ", "f {}|g {\"x\":[1,{\"y\":\"}\"}]}|"},
+    {"text " CALL("f", "{}") "\n" CALL("g", "{\"x\": [1, {\"y\": \"}\"}]}"), "text ",
+     "f {}|g {\"x\":[1,{\"y\":\"}\"}]}|"},
     {CALL("f", "{}") "\nand more", "\nand more", "f {}|"},
     {"<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": \"a </tool_call> \\\" b\"}}</tool_call>", "",
      "f {\"s\":\"a </tool_call> \\\" b\"}|"},
     {"<tool_call>{\"name\": \"f\", \"arguments\": {}}", "", "f {}|"}, /* the end was cut off, the call was not */
     {"<tool_call>{\"name\": \"f\", \"arg", "<tool_call>{\"name\": \"f\", \"arg", ""},
     {"<tool_call>{\"name\": \"f\"}</tool_call>", "<tool_call>{\"name\": \"f\"}</tool_call>", ""},
-    {"<tool_call>{\"name\": 7, \"arguments\": {}}</tool_call>", "<tool_call>{\"name\": 7, \"arguments\": {}}</tool_call>", ""},
+    {"<tool_call>{\"name\": 7, \"arguments\": {}}</tool_call>",
+     "<tool_call>{\"name\": 7, \"arguments\": {}}</tool_call>", ""},
     {"<tool_call>nonsense</tool_call>", "<tool_call>nonsense</tool_call>", ""},
     {CALL("f", "{}") " <tool_call>nonsense", CALL("f", "{}") " <tool_call>nonsense", ""},
     {"{\"name\": \"weather\", \"parameters\": {\"city\": \"Oslo\"}}", "", "weather {\"city\":\"Oslo\"}|"},
@@ -40,7 +42,8 @@ static const struct expected cases[] = {
     {"{\"name\": \"f\", \"parameters\": {}} and so on", "{\"name\": \"f\", \"parameters\": {}} and so on", ""},
     {"{\"a\": 1}", "{\"a\": 1}", ""},
     {"{", "{", ""},
-    {"{\"name\": \"f\", \"parameters\": {}, \"name\": \"f\"}", "{\"name\": \"f\", \"parameters\": {}, \"name\": \"f\"}", ""},
+    {"{\"name\": \"f\", \"parameters\": {}, \"name\": \"f\"}", "{\"name\": \"f\", \"parameters\": {}, \"name\": \"f\"}",
+     ""},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -59,7 +62,8 @@ static void calls_are_found_and_everything_else_is_content(void **state) {
   }
 }
 
-/* However the text is cut: what has gone out is a beginning of the content (or spaces before a bare call), and counted. */
+/* However the text is cut: what has gone out is a beginning of the content (or spaces before a bare call), and
+ * counted. */
 static void a_stream_lets_out_nothing_that_may_be_a_call(void **state) {
   (void)state;
   size_t early = 0;

@@ -1,4 +1,5 @@
-/* What plain requests may ask of the engine beyond tokens: log-probabilities of their prompt, changed logits, pauses. */
+/* What plain requests may ask of the engine beyond tokens: log-probabilities of their prompt, changed logits,
+ * pauses. */
 #include "tests/unit/generation-server/engine_test.h"
 
 enum { P = 40, K = 3 };

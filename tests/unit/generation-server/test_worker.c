@@ -78,7 +78,10 @@ static void on_heartbeat(struct http_request *r, void *context) {
   play.draining_seen |= m.draining;
   play.ready_seen |= m.ready;
   const struct worker_heartbeat_answer answer = {
-      .epoch = play.epoch, .lost = &play.lost, .lost_count = play.lost && (!play.lost_of || play.lost_of == m.lease_count), .current = play.current};
+      .epoch = play.epoch,
+      .lost = &play.lost,
+      .lost_count = play.lost && (!play.lost_of || play.lost_of == m.lease_count),
+      .current = play.current};
   worker_heartbeat_answer_encode(&answer, &body);
   unlock();
   http_reply_json(r, 200, &body);
@@ -341,7 +344,8 @@ static void a_push_waits_for_the_word(void **state) {
   server_stop(s);
 }
 
-static int push_changes(struct server *s, const struct version_bytes *base, const struct version_bytes *to, const struct buf *changes) {
+static int push_changes(struct server *s, const struct version_bytes *base, const struct version_bytes *to,
+                        const struct buf *changes) {
   char header[128], path[160];
   const char *const headers[] = {header, NULL};
   int status;
@@ -441,7 +445,8 @@ static void draining_hands_leases_back(void **state) {
   assert_int_equal(r->sample_count, 3);
 }
 
-/* A coordinator that was started again refuses the old epoch: the server registers anew, and posts nothing of before. */
+/* A coordinator that was started again refuses the old epoch: the server registers anew, and posts nothing of
+ * before. */
 static void a_new_epoch_is_followed(void **state) {
   (void)state;
   struct server *s = start_worker_server();
@@ -718,8 +723,8 @@ static int metric_of(struct server *s, const char *name) {
   return value;
 }
 
-/* Versions come faster than keys and values can be computed again: the second waits until the samples have drawn a token
- * under the first, or else they would never get one. */
+/* Versions come faster than keys and values can be computed again: the second waits until the samples have drawn a
+ * token under the first, or else they would never get one. */
 static void a_version_waits_for_samples_that_compute_again(void **state) {
   (void)state;
   struct server_options options = server_options_of("", play.url);

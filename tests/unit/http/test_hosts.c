@@ -42,7 +42,8 @@ static void the_default_is_where_the_service_listens(void **state) {
   }
   hosts_close(loopback);
   hosts_close(network);
-  struct hosts *pulls = opened("", "127.0.0.1", "http://10.0.0.5:8000"), *here = opened("", "127.0.0.1", "http://localhost:8000");
+  struct hosts *pulls = opened("", "127.0.0.1", "http://10.0.0.5:8000"),
+               *here = opened("", "127.0.0.1", "http://localhost:8000");
   assert_true(admits(pulls, "x", "10.7.7.7") && admits(pulls, "x", "127.0.0.1") && !admits(pulls, "x", "8.8.8.8"));
   assert_false(admits(here, "x", "10.7.7.7"));
   hosts_close(pulls);
@@ -51,7 +52,8 @@ static void the_default_is_where_the_service_listens(void **state) {
 
 static void entries_admit_what_they_name(void **state) {
   (void)state;
-  struct hosts *h = opened("gen-1, .pool.example,10.1.0.0/16 [fd00:7::]/48,192.0.2.7", "127.0.0.1", "http://coordinator:8000/x");
+  struct hosts *h =
+      opened("gen-1, .pool.example,10.1.0.0/16 [fd00:7::]/48,192.0.2.7", "127.0.0.1", "http://coordinator:8000/x");
   assert_true(admits(h, "gen-1", "8.8.8.8"));
   assert_true(admits(h, "GEN-1", "8.8.8.8"));
   assert_true(admits(h, "coordinator", "8.8.8.8"));
@@ -79,7 +81,8 @@ static void entries_admit_what_they_name(void **state) {
 
 static void what_is_no_entry_is_named(void **state) {
   (void)state;
-  static const char *const wrong[] = {"10.0.0.0/33", "10.0.0.0/", "10.0.0.0/8x", "[fd00::/8", "a/b", "http://x", "a:80", ".", "fd00::/129"};
+  static const char *const wrong[] = {"10.0.0.0/33", "10.0.0.0/", "10.0.0.0/8x", "[fd00::/8", "a/b",
+                                      "http://x",    "a:80",      ".",           "fd00::/129"};
   for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
     struct hosts *h;
     struct err err;
@@ -93,11 +96,20 @@ static void a_workers_url_is_read_as_the_client_reads_it(void **state) {
   static const struct {
     const char *url, *host; /* NULL: refused */
   } cases[] = {
-      {"http://10.0.0.7:8100", "10.0.0.7"},   {"https://gen-1/", "gen-1"},           {"http://[fd00::7]:8100", "fd00::7"},
-      {"http://127.1:80", "127.0.0.1"},       {"http://0x7f000001/", "127.0.0.1"},   {"http://user@10.0.0.7", NULL},
-      {"http://10.0.0.7@evil.example", NULL}, {"http://10.0.0.7?x", NULL},           {"http://10.0.0.7#x", NULL},
-      {"ftp://10.0.0.7", NULL},               {"file:///etc/passwd", NULL},          {"http://", NULL},
-      {"10.0.0.7:80", NULL},                  {"http://[fe80::1%25eth0]/", NULL},
+      {"http://10.0.0.7:8100", "10.0.0.7"},
+      {"https://gen-1/", "gen-1"},
+      {"http://[fd00::7]:8100", "fd00::7"},
+      {"http://127.1:80", "127.0.0.1"},
+      {"http://0x7f000001/", "127.0.0.1"},
+      {"http://user@10.0.0.7", NULL},
+      {"http://10.0.0.7@evil.example", NULL},
+      {"http://10.0.0.7?x", NULL},
+      {"http://10.0.0.7#x", NULL},
+      {"ftp://10.0.0.7", NULL},
+      {"file:///etc/passwd", NULL},
+      {"http://", NULL},
+      {"10.0.0.7:80", NULL},
+      {"http://[fe80::1%25eth0]/", NULL},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     char host[HOST_BYTES_MAX] = "";

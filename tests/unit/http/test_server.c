@@ -304,7 +304,8 @@ static void test_malformed_requests_do_no_harm(void **state) {
   expect_answer(port, "GET /healthz", "", 200, "ok");
 }
 
-/* A peer that vanishes in the middle of its request leaves nothing behind (a leak shows under the address sanitizer). */
+/* A peer that vanishes in the middle of its request leaves nothing behind (a leak shows under the address
+ * sanitizer). */
 static void test_half_requests_do_no_harm(void **state) {
   (void)state;
   static const char *const half[] = {"",
@@ -375,7 +376,8 @@ static void test_roles(void **state) {
   (void)state;
   char folder[128], path[160];
   struct err err;
-  static const char *const files[][2] = {{"admin", "the-admins-own-token"}, {"worker", "the-workers-own-token"}, {"viewer", "the-viewers-own-token"}};
+  static const char *const files[][2] = {
+      {"admin", "the-admins-own-token"}, {"worker", "the-workers-own-token"}, {"viewer", "the-viewers-own-token"}};
   scratch_folder(folder, sizeof folder, "roles");
   for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
     snprintf(path, sizeof path, "%s/%s", folder, files[i][0]);
@@ -389,7 +391,8 @@ static void test_roles(void **state) {
   expect_answer(p, "GET /v1/work/7", "Authorization: Bearer the-admins-own-token\r\n", 200, "run=7");
   expect_answer(p, "GET /v1/work/7", "Authorization: Bearer the-viewers-own-token\r\n", 403,
                 "a token of admin, worker, trainer was expected for GET /v1/work/{id}, but one of viewer came");
-  expect_answer(p, "GET /v1/runs/7", "Authorization: Bearer the-workers-own-token\r\n", 403, "a token of admin was"); /* none declared */
+  expect_answer(p, "GET /v1/runs/7", "Authorization: Bearer the-workers-own-token\r\n", 403,
+                "a token of admin was"); /* none declared */
   expect_answer(p, "GET /nowhere", "Authorization: Bearer the-viewers-own-token\r\n", 404, "not_found");
   expect_answer(p, "GET /healthz", "", 200, "ok");
   http_server_stop(guarded, 1000);

@@ -1,5 +1,5 @@
-/* Answers that are read where they lie, piece by piece: whole, cut short by their source, left by their peer; and the source is
- * ended once, whatever happens. */
+/* Answers that are read where they lie, piece by piece: whole, cut short by their source, left by their peer; and the
+ * source is ended once, whatever happens. */
 #include "http_test.h"
 
 enum { BODY = 3 << 20, LARGE = 64 << 20 }; /* LARGE: more than the sockets of a peer that does not read hold */

@@ -175,7 +175,8 @@ static void files_that_have_become_wrong_change_nothing(void **state) {
 
 static void wrong_files_are_refused_without_showing_them(void **state) {
   (void)state;
-  static const char *const wrong[] = {"short-secret", OLD " pool more", "sha256:12", "sha256:" OLD, "sch\xc3\xb6nes-geheimnis-123"};
+  static const char *const wrong[] = {"short-secret", OLD " pool more", "sha256:12", "sha256:" OLD,
+                                      "sch\xc3\xb6nes-geheimnis-123"};
   struct tokens *t;
   struct err err;
   const struct tokens_options options = {.dir = folder};

@@ -1,5 +1,5 @@
-/* W3C Trace Context: which headers are taken, that a handler and what it calls are in one trace, and that what is malformed
- * begins a new one. */
+/* W3C Trace Context: which headers are taken, that a handler and what it calls are in one trace, and that what is
+ * malformed begins a new one. */
 #include "http_test.h"
 
 #include "common/http/trace.h"
@@ -77,7 +77,8 @@ static void test_new_traces_and_spans(void **state) {
 
 static char asked_url[128];
 
-/* "TRACE SPAN PARENT" of its own thread; with ?ask=1 the same of a request that it makes to itself, in a second line. */
+/* "TRACE SPAN PARENT" of its own thread; with ?ask=1 the same of a request that it makes to itself, in a second
+ * line. */
 static void handle_trace(struct http_request *r, void *context) {
   (void)context;
   struct buf body = BUF_INIT;

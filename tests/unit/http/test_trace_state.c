@@ -1,5 +1,5 @@
-/* W3C Trace Context's tracestate: which lists are taken, what of a long one stays, and that it goes along with traceparent
- * and with nothing else.  The cases are those of the standard's own tests. */
+/* W3C Trace Context's tracestate: which lists are taken, what of a long one stays, and that it goes along with
+ * traceparent and with nothing else.  The cases are those of the standard's own tests. */
 #include "http_test.h"
 
 #include "common/http/trace.h"
@@ -99,7 +99,8 @@ static void test_32_members_are_taken_and_33_are_not(void **state) {
 
 static void test_512_characters_are_kept_of_whole_members(void **state) {
   (void)state;
-  const struct member l = sized('l', 4, 0, 195), m = sized('m', 4, 0, 245), s = sized('s', 4, 0, 95); /* 200, 250, 100 */
+  const struct member l = sized('l', 4, 0, 195), m = sized('m', 4, 0, 245),
+                      s = sized('s', 4, 0, 95); /* 200, 250, 100 */
   const char *const large = l.text, *const larger = m.text, *const small = s.text;
   char text[8192], wanted[8192];
   snprintf(text, sizeof text, "%s,%s,a=%060d", large, larger, 0);

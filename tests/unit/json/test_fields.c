@@ -75,7 +75,8 @@ static void test_nul_is_refused_where_a_c_string_is_handed_out(void **state) {
   assert_int_equal(READ("{\"x\":\"ab\\u0000c\"}", .kind = FIELD_TEXT, .target = &text, .max = 4), RC_OK);
   assert_int_equal(text.len, 4);
   assert_memory_equal(text.bytes, "ab\0c", 5);
-  refused(READ("{\"x\":\"ab\\u0000c\"}", .kind = FIELD_TEXT, .target = &text, .max = 3), "x", "of 0 to 3 characters, got 4");
+  refused(READ("{\"x\":\"ab\\u0000c\"}", .kind = FIELD_TEXT, .target = &text, .max = 3), "x",
+          "of 0 to 3 characters, got 4");
 }
 
 static void test_unknown_fields(void **state) {
@@ -95,8 +96,8 @@ static void test_integers(void **state) {
   assert_true(i64 == INT64_MIN);
   refused(READ("{\"x\":1.5}", .kind = FIELD_I64, .target = &i64), "x", "expected an integer, got 1.5");
   refused(READ("{\"x\":\"1\"}", .kind = FIELD_I64, .target = &i64), "x", "got the string \"1\"");
-  refused(READ("{\"x\":\"" SEVEN SEVEN SEVEN SEVEN SEVEN SEVEN "12345\u00e9\"}", .kind = FIELD_I64, .target = &i64), "x",
-          SEVEN "12345\"..."); /* 48 bytes are shown, and no half of a character */
+  refused(READ("{\"x\":\"" SEVEN SEVEN SEVEN SEVEN SEVEN SEVEN "12345\u00e9\"}", .kind = FIELD_I64, .target = &i64),
+          "x", SEVEN "12345\"..."); /* 48 bytes are shown, and no half of a character */
   refused(READ("{\"x\":65}", .kind = FIELD_I64, .target = &i64, .min = 1, .max = 64), "x", "from 1 to 64, got 65");
   refused(READ("{\"x\":0}", .kind = FIELD_I64, .target = &i64, .min = 1, .max = 64), "x", "got 0");
   assert_int_equal(READ("{\"x\":64}", .kind = FIELD_I64, .target = &i64, .min = 1, .max = 64), RC_OK);

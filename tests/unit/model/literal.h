@@ -340,7 +340,9 @@ LITERAL int lit_sample(const float *logits, float temperature, float u, int V) {
 LITERAL int lit_moment_cells(int d, bool square) { return 1 << (d + (square ? 1 : 0)); }
 
 /* 10^(d - 7) */
-LITERAL double lit_decade(int d) { return strtod((const char *[]){"1e-7", "1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "1e-1"}[d], NULL); }
+LITERAL double lit_decade(int d) {
+  return strtod((const char *[]){"1e-7", "1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "1e-1"}[d], NULL);
+}
 
 LITERAL float lit_moment_share(int code, bool square) {
   if (!square && code >= 128) return -lit_moment_share(code - 128, false);

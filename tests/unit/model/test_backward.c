@@ -135,8 +135,8 @@ static void check_parts(int family, bool tied, size_t transposes_bytes, int chun
   for (int unit = 0; unit < 2; unit++) { /* the second is in the sums already */
     r = (struct recorder){0};
     gradient_parts_begin(parts, unit == 0 ? sums : NULL);
-    assert_int_equal(learner_gradients_in_parts(l, lean, u.samples, u.count, 0.9f, some_loss, &r, parts, logprob[1], NULL),
-                     RC_OK);
+    assert_int_equal(
+        learner_gradients_in_parts(l, lean, u.samples, u.count, 0.9f, some_loss, &r, parts, logprob[1], NULL), RC_OK);
     assert_true(gradient_parts_end(parts));
     assert_int_equal(r.calls, calls);
     assert_memory_equal(logprob[0], logprob[1], (size_t)u.scored_count * sizeof *logprob[0]);
@@ -192,9 +192,9 @@ static void test_recomputed_activations_give_the_same_bits(void **state) {
   for (int family = 0; family < FAMILY_CONFIGS; family++) check_recomputed(family);
 }
 
-/* Samples with the same tokens and the same loss have the same gradients in every row, which are computed once.  `kinds`
- * says which samples are alike: letter by letter the tokens (a or A: the same), and the loss (a is another than A).  C is
- * as long as A, and E has the tokens of A, of which others are scored, as many. */
+/* Samples with the same tokens and the same loss have the same gradients in every row, which are computed once.
+ * `kinds` says which samples are alike: letter by letter the tokens (a or A: the same), and the loss (a is another than
+ * A).  C is as long as A, and E has the tokens of A, of which others are scored, as many. */
 static void make_repeats(struct unit *u, const char *kinds, int vocabulary) {
   static const int lengths[] = {33, 70, 33, 64, 33};
   *u = (struct unit){.count = (int)strlen(kinds)};
@@ -258,7 +258,8 @@ static void check_repeats(int family, const char *level, size_t step) {
       float *alone = gradients_of_kinds(b.model, &u, all_kinds[i], &options, false);
       float *once = gradients_of_kinds(b.model, &u, all_kinds[i], &options, true);
       if (memcmp(alone, once, b.model->params.elements * sizeof *once) != 0)
-        fail_msg("family %d, %s, samples %s, chunks of %d: gradients differ", family, b.ops->name, all_kinds[i], chunk_tokens);
+        fail_msg("family %d, %s, samples %s, chunks of %d: gradients differ", family, b.ops->name, all_kinds[i],
+                 chunk_tokens);
       free(alone);
       free(once);
     }
@@ -298,8 +299,8 @@ static void test_a_learner_that_only_goes_forward_gives_the_same_bits(void **sta
   bench_close(&b);
 }
 
-/* Twice the rows are twice the memory and no more (but for one block of logits), at the lengths of reasoning traces; and of a layer only its input is
- * kept where it is computed again. */
+/* Twice the rows are twice the memory and no more (but for one block of logits), at the lengths of reasoning traces;
+ * and of a layer only its input is kept where it is computed again. */
 static void test_memory_grows_with_rows_and_not_with_their_square(void **state) {
   (void)state;
   const struct model_config c = tiny_config(true);
@@ -309,7 +310,8 @@ static void test_memory_grows_with_rows_and_not_with_their_square(void **state) 
   const struct learner_memory short_ones = learner_memory(b.model, &options);
   options.chunk_tokens *= 2;
   const struct learner_memory kept = learner_memory(b.model, &options);
-  assert_true(kept.activations <= 2 * short_ones.activations + (size_t)HEAD_ROWS * (size_t)c.vocabulary * sizeof(float));
+  assert_true(kept.activations <=
+              2 * short_ones.activations + (size_t)HEAD_ROWS * (size_t)c.vocabulary * sizeof(float));
   assert_true(kept.scratch <= 2 * short_ones.scratch);
   options.recompute_activations = true;
   const struct learner_memory again = learner_memory(b.model, &options);
@@ -428,7 +430,8 @@ static void test_every_tensor_by_difference(void **state) {
   check_every_tensor(0, true);
 }
 
-/* The entropies that come out beside a gradient are those of a forward pass alone, bit for bit, in one chunk and in several. */
+/* The entropies that come out beside a gradient are those of a forward pass alone, bit for bit, in one chunk and in
+ * several. */
 static void test_entropies_come_out_beside_the_gradient(void **state) {
   (void)state;
   const struct model_config c = tiny_config(false);
@@ -466,8 +469,8 @@ static void cut_loss(void *context, int first, int count, const float *logprob, 
   for (int i = 0; i < count; i++) dlogprob[i] = logprob[i] < -1e30f ? 0 : (float)((first + i) % 3 + 1) * 0.25f;
 }
 
-/* With rows cut, every level, number of threads and cut into chunks has the same log-probabilities, and the first three the
- * same gradients; tokens that are kept have finite ones that are no lower than without the cut. */
+/* With rows cut, every level, number of threads and cut into chunks has the same log-probabilities, and the first three
+ * the same gradients; tokens that are kept have finite ones that are no lower than without the cut. */
 static void test_cut_rows_have_the_same_bits_everywhere(void **state) {
   (void)state;
   const struct model_config c = tiny_config(true);
@@ -484,11 +487,13 @@ static void test_cut_rows_have_the_same_bits_everywhere(void **state) {
       float *grads = calloc(n, sizeof *grads);
       struct weights *w = random_weights(b.model, true, 4);
       for (int chunk_tokens = 512; chunk_tokens >= 150; chunk_tokens -= 362) {
-        assert_int_equal(learner_create(&l, b.model, &(struct learner_options){.chunk_tokens = chunk_tokens}, NULL), RC_OK);
+        assert_int_equal(learner_create(&l, b.model, &(struct learner_options){.chunk_tokens = chunk_tokens}, NULL),
+                         RC_OK);
         assert_int_equal(learner_logprobs(l, w, u.samples, u.count, 0.9f, whole, NULL, NULL), RC_OK);
         learner_set_cut(l, &cut);
         if (chunk_tokens == 512)
-          assert_int_equal(learner_gradients(l, w, u.samples, u.count, 0.9f, cut_loss, NULL, grads, logprob, NULL), RC_OK);
+          assert_int_equal(learner_gradients(l, w, u.samples, u.count, 0.9f, cut_loss, NULL, grads, logprob, NULL),
+                           RC_OK);
         else
           assert_int_equal(learner_logprobs(l, w, u.samples, u.count, 0.9f, logprob, NULL, NULL), RC_OK);
         if (!expected) memcpy(expected_logprob, logprob, sizeof logprob);
@@ -496,7 +501,8 @@ static void test_cut_rows_have_the_same_bits_everywhere(void **state) {
         if (!expected) expected = grads;
         learner_free(l);
       }
-      if (memcmp(grads, expected, n * sizeof *grads) != 0) fail_msg("%s, %d threads: gradients differ", b.ops->name, threads);
+      if (memcmp(grads, expected, n * sizeof *grads) != 0)
+        fail_msg("%s, %d threads: gradients differ", b.ops->name, threads);
       if (grads != expected) free(grads);
       weights_free(w);
       bench_close(&b);
@@ -525,7 +531,8 @@ static void test_chunks_of_cut_rows_only_change_the_order_of_sums(void **state) 
   for (int many = 0; many < 2; many++) {
     struct learner *l = NULL;
     grads[many] = calloc(b.model->params.elements, sizeof **grads);
-    assert_int_equal(learner_create(&l, b.model, &(struct learner_options){.chunk_tokens = many ? 150 : 512}, NULL), RC_OK);
+    assert_int_equal(learner_create(&l, b.model, &(struct learner_options){.chunk_tokens = many ? 150 : 512}, NULL),
+                     RC_OK);
     learner_set_cut(l, &(struct sampling_params){.top_p = 0.8f});
     assert_int_equal(learner_gradients(l, w, u.samples, u.count, 1, cut_loss, NULL, grads[many], logprob, NULL), RC_OK);
     learner_free(l);
@@ -541,7 +548,8 @@ static void test_chunks_of_cut_rows_only_change_the_order_of_sums(void **state) 
 enum { MANY_ROWS = 1024 };
 
 /* The gradient of a unit's samples twice over, all tokens scored, in one chunk. */
-static float *gradients_of_many(const struct model *m, const struct unit *u, bool recompute, const struct sampling_params *cut) {
+static float *gradients_of_many(const struct model *m, const struct unit *u, bool recompute,
+                                const struct sampling_params *cut) {
   struct train_sample samples[2 * SAMPLES];
   uint8_t scored[LENGTH_MAX];
   struct learner *l = NULL;
@@ -562,8 +570,8 @@ static float *gradients_of_many(const struct model *m, const struct unit *u, boo
   return grads;
 }
 
-/* The head's blocks find their logits again, or make them again, whether there is room for all, for some or for one of them; and
- * that room is planned. */
+/* The head's blocks find their logits again, or make them again, whether there is room for all, for some or for one of
+ * them; and that room is planned. */
 static void test_logits_that_are_kept_give_the_bits_of_those_made_again(void **state) {
   static const struct sampling_params cut = {.top_p = 0.8f};
   static const int vocabularies[] = {100, 200, 257};

@@ -1,5 +1,5 @@
-/* Chunks of a forward pass alone: a prompt that samples share is computed and kept once, however many samples there are,
- * and the log-probabilities are those of each sample by itself, to the bit. */
+/* Chunks of a forward pass alone: a prompt that samples share is computed and kept once, however many samples there
+ * are, and the log-probabilities are those of each sample by itself, to the bit. */
 #include "tests/unit/model/support.h"
 
 #include "common/model/learning/backward.h"

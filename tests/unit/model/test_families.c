@@ -1,6 +1,7 @@
 /* Every family against transformers, in fp32: logits, gradients, ten steps of AdamW and a greedy continuation of the
  * models of tests/golden/make_family_fixtures.py; bf16 stays near them.  And on each of them what no family may lose: a
- * token's logits are the same bits in a decode step as in a prefill, and the trainer's log-probability is the sampler's.
+ * token's logits are the same bits in a decode step as in a prefill, and the trainer's log-probability is the
+ * sampler's.
  *
  * LEASEHOLD_FAMILIES names another folder of such models, as `make families` does. */
 #include "tests/unit/model/support.h"
@@ -199,8 +200,8 @@ static void cross_entropy_gradient(void *context, int first, int count, const fl
   }
 }
 
-/* The worst parameter's distance, relative to its size.  Where the true gradient is zero (of q and k, when a row attends to
- * itself alone) both have roundings: a thousandth of the whole gradient's size counts as well. */
+/* The worst parameter's distance, relative to its size.  Where the true gradient is zero (of q and k, when a row
+ * attends to itself alone) both have roundings: a thousandth of the whole gradient's size counts as well. */
 static double gradients_distance(const struct fixture *f, double *loss_error) {
   const struct param_table *t = &f->b.model->params;
   double sum = 0, worst = 0, whole;

@@ -263,8 +263,13 @@ static void train_beside(double first[2], double last[2], int steps) {
   for (int k = 0; k < 2; k++) {
     struct fixture f = {0};
     struct optimizer *o = NULL;
-    const struct optimizer_config config = {
-        .lr = 3e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1, .clip_norm = 1.0, .grad_scale_log2 = 32};
+    const struct optimizer_config config = {.lr = 3e-3,
+                                            .beta1 = 0.9,
+                                            .beta2 = 0.999,
+                                            .eps = 1e-8,
+                                            .weight_decay = 0.1,
+                                            .clip_norm = 1.0,
+                                            .grad_scale_log2 = 32};
     fixture_open(&f, true, FORMAT_BF16);
     const size_t elements = f.b.model->params.elements;
     const struct optimizer_place place = {.shard = shard_of(elements, 0, 1), .moments8 = k == 1};
@@ -295,7 +300,8 @@ static void test_moments_in_8_bits_learn_as_well(void **state) {
   (void)state;
   double first[2], last[2];
   train_beside(first, last, 60);
-  print_message("cross-entropy of 60 steps: %.4f to %.4f with moments of 32 bits, %.4f of 8\n", first[0], last[0], last[1]);
+  print_message("cross-entropy of 60 steps: %.4f to %.4f with moments of 32 bits, %.4f of 8\n", first[0], last[0],
+                last[1]);
   assert_true(first[0] == first[1] && last[0] < first[0] / 2);
   assert_true(last[1] != last[0] && last[1] < last[0] + 0.05 * (first[0] - last[0]));
 }

@@ -1,4 +1,5 @@
-/* Biases, penalties and barred tokens by their definitions, written out beside: and what is drawn from a changed row. */
+/* Biases, penalties and barred tokens by their definitions, written out beside: and what is drawn from a changed
+ * row. */
 #include "tests/unit/model/support.h"
 
 #include <math.h>

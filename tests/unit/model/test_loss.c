@@ -201,8 +201,8 @@ static void terms(const struct drawn_case *k, enum loss_kind kind, const float *
   loss_sequence(&c, k->n, k->new, k->old, proximal, NULL, k->advantage, d, stats);
 }
 
-/* What the objectives are to each other: decoupled PPO around the behaviour policy is PPO; around the new policy it is a
- * policy gradient with a constant importance weight, as REINFORCE and CISPO are, whose bound is the cap. */
+/* What the objectives are to each other: decoupled PPO around the behaviour policy is PPO; around the new policy it is
+ * a policy gradient with a constant importance weight, as REINFORCE and CISPO are, whose bound is the cap. */
 static void test_objectives_agree_where_their_policies_do(void **state) {
   (void)state;
   uint64_t seed = 2;
@@ -298,8 +298,8 @@ static void test_groups_without_a_signal_are_zero(void **state) {
   }
 }
 
-/* A token that the current weights leave out of the cut vocabulary, at any place of a sequence and with every objective:
- * what the sequence is worth without it, it counts as clipped, and nothing is infinite. */
+/* A token that the current weights leave out of the cut vocabulary, at any place of a sequence and with every
+ * objective:  what the sequence is worth without it, it counts as clipped, and nothing is infinite. */
 static void test_a_token_that_is_left_out_counts_nothing(void **state) {
   (void)state;
   enum { REST = 4, ALL = REST + 1 };
@@ -309,7 +309,8 @@ static void test_a_token_that_is_left_out_counts_nothing(void **state) {
   for (int k = 0; k < 5 * 2 * ALL; k++) {
     const int at = k % ALL;
     const float advantage = k / ALL % 2 ? 0.5f : -0.5f;
-    const struct loss_config c = {.kind = kinds[k / ALL / 2], .clip_low = 0.2f, .clip_high = 0.3f, .kl_coefficient = 0.1f, .cut = true};
+    const struct loss_config c = {
+        .kind = kinds[k / ALL / 2], .clip_low = 0.2f, .clip_high = 0.3f, .kl_coefficient = 0.1f, .cut = true};
     float all[3][ALL], d[ALL], expected[REST];
     for (int i = 0, from = 0; i < ALL; i++) {
       const bool out = i == at;

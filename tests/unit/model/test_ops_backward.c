@@ -578,7 +578,8 @@ static float *largest_of(const float *x, const size_t *begin, size_t blocks) {
   return out;
 }
 
-/* Gradients of every size, none at all in some blocks, and some that overflow v: codes and largest values after each step. */
+/* Gradients of every size, none at all in some blocks, and some that overflow v: codes and largest values after each
+ * step. */
 static void adamw8_on(const struct machine *m) {
   const struct ops *o = m->ops;
   static const struct adamw a = {.lr = 1e-3f,
@@ -616,8 +617,10 @@ static void adamw8_on(const struct machine *m) {
         for (size_t i = begin[b]; i < begin[b + 1]; i++) {
           const int code = lit_moment_code(m1[i], want_m[b], false), square = lit_moment_code(v[i], want_v[b], true);
           if (codes[i] != code || squares[i] != square)
-            fail_msg("adamw8 on %s: element %zu has codes %d and %d, expected %d and %d of %.9g of %.9g and %.9g of %.9g", m->level,
-                     i, codes[i], squares[i], code, square, (double)m1[i], (double)want_m[b], (double)v[i], (double)want_v[b]);
+            fail_msg(
+                "adamw8 on %s: element %zu has codes %d and %d, expected %d and %d of %.9g of %.9g and %.9g of %.9g",
+                m->level, i, codes[i], squares[i], code, square, (double)m1[i], (double)want_m[b], (double)v[i],
+                (double)want_v[b]);
           m1[i] = lit_moment_share(code, false) * want_m[b];
           v[i] = lit_moment_share(square, true) * want_v[b];
         }
@@ -649,7 +652,8 @@ static void moment_edges_on(const struct machine *m) {
   }
 }
 
-/* Every code is reached by its own share and keeps it, shares ascend with codes, and none is off by more than half a cell. */
+/* Every code is reached by its own share and keeps it, shares ascend with codes, and none is off by more than half a
+ * cell. */
 static void test_moment_codes(void **state) {
   (void)state;
   for (int square = 0; square < 2; square++) {

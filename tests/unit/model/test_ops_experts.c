@@ -6,7 +6,8 @@ enum { CASES = 6 };
 static const struct {
   int T, N, k;
   bool normalize;
-} cases[CASES] = {{1, 1, 1, true}, {9, 5, 2, true}, {70, 128, 8, true}, {70, 128, 8, false}, {3, 17, 17, false}, {40, 33, 20, true}};
+} cases[CASES] = {{1, 1, 1, true},     {9, 5, 2, true},    {70, 128, 8, true},
+                  {70, 128, 8, false}, {3, 17, 17, false}, {40, 33, 20, true}};
 
 /* One row: prob [N] from the logits z, then the k experts and their shares. */
 static void literal_route(int32_t *expert, float *share, float *prob, const float *z, bool normalize, int N, int k) {
@@ -122,7 +123,8 @@ static void route_backward_on(const struct machine *m) {
   for (int s = 0; s < CASES; s++) {
     const int T = cases[s].T, N = cases[s].N, k = cases[s].k, saved = T + 2;
     const size_t SN = (size_t)(saved * N), Sk = (size_t)(saved * k);
-    float *z = random_floats(SN, 5.0f), *prob = zeros(SN), *share = zeros(Sk), *dshare = random_floats((size_t)(T * k), 1.0f);
+    float *z = random_floats(SN, 5.0f), *prob = zeros(SN), *share = zeros(Sk),
+          *dshare = random_floats((size_t)(T * k), 1.0f);
     float *want = zeros((size_t)(T * N)), *terms = zeros((size_t)k);
     int32_t *expert = guarded(Sk * sizeof *expert), *row = random_choice(T, saved, false);
     void *dlogits = new_operands(m, (size_t)(T * N));

@@ -553,7 +553,8 @@ static void cut_case(const struct machine *m, const struct sampling_params *cut,
     const float S = lit_softmax(z, &max, sums, &weighted, want + t * V, cut->temperature, V);
     target[t] = (int32_t)(random_u32() % (unsigned)V);
     o->logprob(o, &logprob, &lse, &entropy, got + t * V, target + t, cut->temperature, 1, V);
-    const float want_lse = max + lit_log(S), want_logprob = z[target[t]] - want_lse, want_entropy = want_lse - weighted / S;
+    const float want_lse = max + lit_log(S), want_logprob = z[target[t]] - want_lse,
+                want_entropy = want_lse - weighted / S;
     same_floats(m, "a cut row's log-probability", &logprob, &want_logprob, 1);
     same_floats(m, "a cut row's entropy", &entropy, &want_entropy, 1);
     assert_true(isfinite(entropy) && isfinite(logprob) == isfinite(want[t * V + target[t]]));

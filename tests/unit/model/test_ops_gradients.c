@@ -275,9 +275,13 @@ static void test_entropy(void **state) {
     const float temperature = warm ? 1.3f : 1.0f;
     m.ops->logprob(m.ops, lp, lse, entropy, logits, target, temperature, T, V);
     m.ops->logprob_backward(m.ops, d, r, e, entropy, logits, lse, target, temperature, T, V);
-    struct entropy_case c = {
-        .logprob = {.T = T, .V = V, .logits = doubles(logits, T * V), .r = r, .target = target, .temperature = (double)temperature},
-        .e = e};
+    struct entropy_case c = {.logprob = {.T = T,
+                                         .V = V,
+                                         .logits = doubles(logits, T * V),
+                                         .r = r,
+                                         .target = target,
+                                         .temperature = (double)temperature},
+                             .e = e};
     check_gradient("entropy dlogits", entropy_forward, &c, c.logprob.logits, d, T * V);
   }
 }

@@ -148,7 +148,8 @@ static void optimizer_rates(size_t n) {
   memset(m, 0, n * sizeof *m);
   RATE(rate, 28.0 * (double)n, ops->adamw(ops, master, m, v, g, &a, n));
   print_message(", adamw %.1f", rate);
-  const struct moments8 moments = {fill(n), fill(n), fill_floats(n / MOMENT_BLOCK + 1), fill_floats(n / MOMENT_BLOCK + 1)};
+  const struct moments8 moments = {fill(n), fill(n), fill_floats(n / MOMENT_BLOCK + 1),
+                                   fill_floats(n / MOMENT_BLOCK + 1)};
   RATE(rate, 16.0 * (double)n, ops->adamw8(ops, master, &moments, g, &a, MOMENT_BLOCK, n));
   print_message(", of 8-bit moments %.1f\n", rate);
   void *all[] = {g, master, m, v, acc, moments.m, moments.v, moments.m_max, moments.v_max};

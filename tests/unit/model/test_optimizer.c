@@ -214,8 +214,8 @@ static void test_refuses_bad_configs(void **state) {
   assert_int_equal(schedule_kind_parse(&kind, "step", NULL), RC_INVALID);
 }
 
-/* Without arrays for gradients: units come in pieces of any size, a poisoned one in the last of them, and the step works in
- * several windows, the last not full. */
+/* Without arrays for gradients: units come in pieces of any size, a poisoned one in the last of them, and the step
+ * works in several windows, the last not full. */
 static void test_a_step_in_parts_has_the_same_bits(void **state) {
   (void)state;
   struct model_config c = tiny_config(true);
@@ -258,8 +258,8 @@ static void test_a_step_in_parts_has_the_same_bits(void **state) {
   bench_close(&large);
 }
 
-/* Masters and moments in a scratch file: the same steps, weights and arrays, bit for bit, also of a tensor that is worked on
- * in several windows. */
+/* Masters and moments in a scratch file: the same steps, weights and arrays, bit for bit, also of a tensor that is
+ * worked on in several windows. */
 static void test_mapped_state_has_the_same_bits(void **state) {
   (void)state;
   struct model_config c = tiny_config(true);
@@ -326,8 +326,8 @@ static void test_mapped_state_has_the_same_bits(void **state) {
   bench_close(&large);
 }
 
-/* In 8 bits: the same masters, codes and largest values resident, mapped and in parts, in more than one window; 6 bytes less; a
- * reset leaves zero moments; a poisoned step leaves no trace. */
+/* In 8 bits: the same masters, codes and largest values resident, mapped and in parts, in more than one window; 6 bytes
+ * less; a reset leaves zero moments; a poisoned step leaves no trace. */
 static void test_moments_in_8_bits_do_not_depend_on_where_they_are(void **state) {
   (void)state;
   struct model_config c = tiny_config(false);
@@ -344,7 +344,8 @@ static void test_moments_in_8_bits_do_not_depend_on_where_they_are(void **state)
                                            {.shard = all, .moments8 = true, .scratch_dir = "/tmp"},
                                            {.shard = all, .moments8 = true, .in_parts = true},
                                            {.shard = all, .moments8 = true, .scratch_dir = "/tmp", .in_parts = true}};
-  assert_true(m->params.items[m->params.count - 1].offset % MOMENT_BLOCK > 0); /* the head: windows, and a first block that is not whole */
+  assert_true(m->params.items[m->params.count - 1].offset % MOMENT_BLOCK > 0); /* the head: windows, and a first block
+                                                                                * that is not whole */
   float *masters = calloc(elements, sizeof *masters);
   masters_random(m, masters, 1, NULL);
   assert_true(blocks >= elements / MOMENT_BLOCK && blocks <= elements / MOMENT_BLOCK + 2 * (size_t)m->params.count);

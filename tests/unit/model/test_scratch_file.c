@@ -1,5 +1,5 @@
-/* A scratch file is memory: zeros at first, what was written stays, also after its pages have left; it has no name, and a disk
- * that lacks the room refuses it. */
+/* A scratch file is memory: zeros at first, what was written stays, also after its pages have left; it has no name, and
+ * a disk that lacks the room refuses it. */
 #include "tests/unit/base/cm.h"
 
 #include <dirent.h>

@@ -287,7 +287,8 @@ static void test_a_vocabulary_that_lacks_bytes(void **state) {
 /* As in files made of tiktoken's vocabularies. */
 static void test_ids_that_no_token_has(void **state) {
   (void)state;
-  static const char json[] = FILE_OF("[{\"id\":9,\"content\":\"<x>\",\"special\":true}]", "{\"a\":1,\"b\":3}", "[]", "");
+  static const char json[] =
+      FILE_OF("[{\"id\":9,\"content\":\"<x>\",\"special\":true}]", "{\"a\":1,\"b\":3}", "[]", "");
   static const int32_t all[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
   struct tokenizer *t;
   struct token_ids ids = {0};

@@ -1,6 +1,6 @@
-/* Tokenizers of model families against the tokenizers library's own answers (tests/golden/tokenizer/families_cases.json; `make tokenizers`
- * compares many more strings with the library itself), their patterns and sections that must be refused, and files with damage.  Runs
- * in the repository's root. */
+/* Tokenizers of model families against the tokenizers library's own answers
+ * (tests/golden/tokenizer/families_cases.json; `make tokenizers` compares many more strings with the library itself),
+ * their patterns and sections that must be refused, and files with damage.  Runs in the repository's root. */
 #include "tests/unit/base/cm.h"
 
 #include <stdio.h>
@@ -18,9 +18,9 @@
 #define GOLDEN "tests/golden/tokenizer/"
 enum { TOKENS_MAX = 1 << 22, RUN_BYTES = 100000 };
 
-static const char *const names[] = {"qwen",           "llama3",       "gpt2",        "neox",          "deepseek3", "deepseek_coder",
-                                    "deepseek_llm",   "starcoder",    "nemo",        "llama2",        "mistral",   "phi3",
-                                    "gemma",          "unigram_nmt",  "unigram_bytes", "words",         "odd"};
+static const char *const names[] = {
+    "qwen",   "llama3",  "gpt2", "neox",  "deepseek3",   "deepseek_coder", "deepseek_llm", "starcoder", "nemo",
+    "llama2", "mistral", "phi3", "gemma", "unigram_nmt", "unigram_bytes",  "words",        "odd"};
 enum { FAMILIES = sizeof names / sizeof names[0] };
 static struct err err;
 
@@ -115,7 +115,9 @@ static void test_a_prompts_first_token_counts(void **state) {
 /* Somebody's text must never end a turn: no plain text becomes a special token, though the vocabulary has it. */
 static void test_plain_text_becomes_no_special_token(void **state) {
   (void)state;
-  static const char text[] = "<s></s> <s> x</s><|im_end|><|eot_id|><bos><eos><start_of_turn>[INST]<mask>\xE2\x96\x81</s>\xC2\xA4~ policy policy.x <unk>";
+  static const char text[] =
+      "<s></s> <s> x</s><|im_end|><|eot_id|><bos><eos><start_of_turn>[INST]<mask>\xE2\x96\x81</s>\xC2\xA4~ policy "
+      "policy.x <unk>";
   for (size_t n = 0; n < FAMILIES; n++) {
     struct tokenizer *t = load(names[n]);
     struct token_ids ids = {0};
@@ -155,8 +157,8 @@ static void test_text_that_goes_on(void **state) {
   }
 }
 
-/* Runs through every model kind and splitting rule; quadratic time would be minutes.  (`make tokenizers` demands a second for a
- * megabyte.) */
+/* Runs through every model kind and splitting rule; quadratic time would be minutes.  (`make tokenizers` demands a
+ * second for a megabyte.) */
 static void test_long_runs_take_linear_time(void **state) {
   (void)state;
   static const char *const units[] = {"a", " ", "=", "\xE4\xBD\xA0"};
@@ -196,8 +198,9 @@ static enum rc parse(const char *json) {
     if (!strstr(err.message, word)) fail_msg("expected \"%s\" in: %s: %s", word, err.field, err.message);    \
   } while (0)
 
-#define META(vocab, more) \
-  "{\"decoder\":{\"type\":\"Metaspace\",\"replacement\":\"_\"},\"model\":{\"type\":\"Unigram\",\"vocab\":" vocab more "}}"
+#define META(vocab, more)                                                                                             \
+  "{\"decoder\":{\"type\":\"Metaspace\",\"replacement\":\"_\"},\"model\":{\"type\":\"Unigram\",\"vocab\":" vocab more \
+  "}}"
 
 static void test_unigram_tables_that_lie(void **state) {
   (void)state;
@@ -291,7 +294,8 @@ static void test_outputs_that_are_not_done_here(void **state) {
   refused(OUT_OF(FUSE, "{\"type\":\"TemplateProcessing\",\"single\":\"$A\"}"), "array");
   refused(OUT_OF(FUSE, TEMPLATE(TOK "," A, "0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0")), "at most");
   refused(OUT_OF(FUSE, "{\"type\":\"Sequence\",\"processors\":[{\"type\":\"Other\"}]}"), "Other");
-  refused(OUT_OF(FUSE, "{\"type\":\"Sequence\",\"processors\":[" TEMPLATE(TOK "," A, "1") "," TEMPLATE(A "," TOK, "1") "]}"),
+  refused(OUT_OF(FUSE,
+                 "{\"type\":\"Sequence\",\"processors\":[" TEMPLATE(TOK "," A, "1") "," TEMPLATE(A "," TOK, "1") "]}"),
           "one processor that adds tokens");
 }
 
@@ -323,11 +327,12 @@ static uint64_t next_random(uint64_t *x) {
   return *x;
 }
 
-/* Whatever a file says, it is refused with a message or it encodes and decodes: never anything else.  (The address sanitizer
- * runs this, too.) */
+/* Whatever a file says, it is refused with a message or it encodes and decodes: never anything else.  (The address
+ * sanitizer runs this, too.) */
 static void test_damaged_files(void **state) {
   (void)state;
-  static const char *const scraps[] = {"0", "-1", "null", "\"\"", "[]", "{}", "99999999999", "true", "\\u0000", "(", "Removed"};
+  static const char *const scraps[] = {"0",           "-1",   "null",    "\"\"", "[]",     "{}",
+                                       "99999999999", "true", "\\u0000", "(",    "Removed"};
   static const char text[] = "<s>  the lease's 12 \xC3\xA9\xE2\x96\x81\xF0\x9F\x98\x80\n<|im_end|> e\xCC\x81 x";
   uint64_t x = 88172645463325252u;
   int loaded = 0;

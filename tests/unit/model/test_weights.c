@@ -519,7 +519,8 @@ static void test_elementary_functions(void **state) {
   assert_true(elementary_exp(-INFINITY) == 0);
 }
 
-/* Random norms and biases begin where they do nothing; and the factor of embeddings is a number that operands can be. */
+/* Random norms and biases begin where they do nothing; and the factor of embeddings is a number that operands can
+ * be. */
 static void test_random_vectors_do_nothing(void **state) {
   (void)state;
   for (int family = 0; family < FAMILY_CONFIGS; family++) {

@@ -1,5 +1,6 @@
-/* Changes between two versions: what is encoded decodes to the same bits, whatever share of the values differs and by how
- * much; it is never larger than it may be; and no bytes, however damaged, are taken for another version or written outside. */
+/* Changes between two versions: what is encoded decodes to the same bits, whatever share of the values differs and by
+ * how much; it is never larger than it may be; and no bytes, however damaged, are taken for another version or written
+ * outside. */
 #include "tests/unit/model/support.h"
 
 #include <stdatomic.h>
@@ -101,7 +102,8 @@ static void changes_lead_to_the_same_bits(void **unused) {
 static void changes_at_the_edges(void **unused) {
   static struct tensors t;
   (void)unused;
-  static const size_t places[][4] = {{0, 255, 511, 767}, {254, 510, 1021, 2047}, {0, 1, 2046, 2047}, {255, 256, 1276, 1277}};
+  static const size_t places[][4] = {
+      {0, 255, 511, 767}, {254, 510, 1021, 2047}, {0, 1, 2046, 2047}, {255, 256, 1276, 1277}};
   state = 2;
   for (size_t p = 0; p < sizeof places / sizeof places[0]; p++) {
     tensors_draw(&t, 2048, 0, ONE_UNIT);
@@ -128,7 +130,8 @@ static void few_changes_take_few_bytes(void **unused) {
   assert_int_equal(encode(&t, VALUES_MAX, out).form, CHANGE_WHOLE);
 }
 
-/* Any bytes at all: the decoder ends, writes nothing outside, and leaves finite numbers where it says that it is content. */
+/* Any bytes at all: the decoder ends, writes nothing outside, and leaves finite numbers where it says that it is
+ * content. */
 static void decoder_takes_any_bytes(void **unused) {
   static struct tensors t;
   static unsigned char out[2 * VALUES_MAX];
@@ -307,7 +310,8 @@ static void damage_is_never_taken_for_the_version(void **unused) {
   assert_true(refused > 200 && other_digest > 20);
   struct digest got;
   struct err err;
-  assert_int_equal(weights_apply_changes(to, p.served, p.changes.data, p.changes.len, &p.new_digest, &got, &err), RC_INVALID);
+  assert_int_equal(weights_apply_changes(to, p.served, p.changes.data, p.changes.len, &p.new_digest, &got, &err),
+                   RC_INVALID);
   assert_string_equal(err.field, "base");
   assert_int_equal(weights_apply_changes(to, p.new, p.changes.data, p.changes.len, &p.old_digest, &got, &err), RC_OK);
   assert_false(digest_equal(&got, &p.new_digest)); /* over other weights than they are of */
@@ -338,9 +342,11 @@ static void links_follow_each_other(void **unused) {
   buf_append(&both, next.data, next.len);
   assert_int_equal(weights_apply_changes(p.served, p.served, both.data, both.len, &p.old_digest, &got, NULL), RC_OK);
   assert_true(digest_equal(&got, &digest));
-  assert_int_equal(weights_apply_changes(p.served, p.served, both.data, both.len - 1, &p.old_digest, &got, &err), RC_INVALID);
+  assert_int_equal(weights_apply_changes(p.served, p.served, both.data, both.len - 1, &p.old_digest, &got, &err),
+                   RC_INVALID);
   buf_append(&both, next.data, next.len); /* of the base of the last, not of what it makes */
-  assert_int_equal(weights_apply_changes(p.served, p.served, both.data, both.len, &p.old_digest, &got, &err), RC_INVALID);
+  assert_int_equal(weights_apply_changes(p.served, p.served, both.data, both.len, &p.old_digest, &got, &err),
+                   RC_INVALID);
   assert_string_equal(err.field, "base");
   buf_free(&next_file);
   buf_free(&next);

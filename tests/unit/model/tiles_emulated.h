@@ -1,7 +1,7 @@
 /* AMX tiles in plain C, after the pseudo code of Intel's manual (LDTILECFG, TILELOADD, TILESTORED, TDPBF16PS), so that
- * the kernels written over them can be held to literal.h on any machine: its blocking, edges and layouts, not the instructions.  Shapes
- * that the instructions would refuse fail an assertion.  The calling thread has FTZ and DAZ set, as the instruction
- * always has.
+ * the kernels written over them can be held to literal.h on any machine: its blocking, edges and layouts, not the
+ * instructions.  Shapes that the instructions would refuse fail an assertion.  The calling thread has FTZ and DAZ set,
+ * as the instruction always has.
  *
  * The kernels are compiled once more with this header in front of them (the Makefile's %.tiles.o), and linked into the
  * model's tests as gemm_emulated, attention_emulated and so on; tiles_emulated.c holds the tiles. */

@@ -1,5 +1,5 @@
-/* The wires of vLLM and SGLang: what is asked for leaves nothing to the engine's defaults, answers are read, and none that makes no sense
- * is taken for a sample. */
+/* The wires of vLLM and SGLang: what is asked for leaves nothing to the engine's defaults, answers are read, and none
+ * that makes no sense is taken for a sample. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -52,8 +52,9 @@ static void two_shards(const char *index) {
   put_text("model.safetensors.index.json", index);
 }
 
-static const char whole_map[] = INDEX("{\"a\":\"model-00002-of-00002.safetensors\",\"b\":\"model-00001-of-00002.safetensors\","
-                                      "\"d\":\"model-00001-of-00002.safetensors\"}");
+static const char whole_map[] = INDEX(
+    "{\"a\":\"model-00002-of-00002.safetensors\",\"b\":\"model-00001-of-00002.safetensors\","
+    "\"d\":\"model-00001-of-00002.safetensors\"}");
 
 static int first_byte(const struct st_file *f, const char *name) {
   const struct st_tensor *t = st_find(f, name);
@@ -139,8 +140,9 @@ static void an_index_that_lies_is_refused_by_name(void **state) {
       {INDEX("{\"a\":\".safetensors\"}"), "expected the name"},
       {INDEX("{\"a\":\"model-00001-of-00002.bin\"}"), "model-00001-of-00002.bin"},
       {INDEX("{\"a\":\"gone.safetensors\"}"), "gone.safetensors, which is missing"},
-      {INDEX("{\"a\":\"model-00001-of-00002.safetensors\"}"), "tensor a: model.safetensors.index.json says that it is in "
-                                                              "model-00001-of-00002.safetensors, and it is not"},
+      {INDEX("{\"a\":\"model-00001-of-00002.safetensors\"}"),
+       "tensor a: model.safetensors.index.json says that it is in "
+       "model-00001-of-00002.safetensors, and it is not"},
       {INDEX("{\"b\":\"model-00002-of-00002.safetensors\",\"d\":\"model-00001-of-00002.safetensors\"}"),
        "and it is in model-00001-of-00002.safetensors"},
       {INDEX("{\"a\":\"model-00002-of-00002.safetensors\",\"a\":\"model-00002-of-00002.safetensors\"}"), "JSON"},
@@ -155,7 +157,8 @@ static void a_tensor_in_two_shards_is_refused(void **state) {
   (void)state;
   two_shards(whole_map);
   put_shard("model-00002-of-00002.safetensors", "a", "b", 64);
-  refused(RC_INVALID, "tensor b is in two shards, model-00002-of-00002.safetensors and model-00001-of-00002.safetensors");
+  refused(RC_INVALID,
+          "tensor b is in two shards, model-00002-of-00002.safetensors and model-00001-of-00002.safetensors");
 }
 
 static void a_damaged_shard_is_named(void **state) {

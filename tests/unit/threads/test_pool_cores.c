@@ -1,5 +1,5 @@
-/* Which core a pool's threads run on.  What would break: the caller's thread stays bound, a mask that somebody else has set
- * is overruled, a worker that has lost its core gets another one that is lost too. */
+/* Which core a pool's threads run on.  What would break: the caller's thread stays bound, a mask that somebody else has
+ * set is overruled, a worker that has lost its core gets another one that is lost too. */
 #include "tests/unit/base/cm.h"
 
 #include <sys/resource.h>

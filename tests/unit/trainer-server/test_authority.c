@@ -1,6 +1,6 @@
-/* Whose messages a trainer takes (I9).  What would break: a refused message, or a checkpoint, that teaches an epoch which the
- * real coordinator will never reach; a zombie's message that is taken; a trainer that stands by and trains all the same;
- * a restarted trainer that is a stranger. */
+/* Whose messages a trainer takes (I9).  What would break: a refused message, or a checkpoint, that teaches an epoch
+ * which the real coordinator will never reach; a zombie's message that is taken; a trainer that stands by and trains
+ * all the same; a restarted trainer that is a stranger. */
 #include "services/trainer-server/board/authority.h"
 #include "services/trainer-server/publish/identity.h"
 #include "tests/unit/trainer-server/peers.h"

@@ -1,6 +1,6 @@
-/* Checks by a whole trainer-server.  What would break: a sample that the version would not have drawn and that passes; a group
- * that is refused and has left its gradient in the sums; one that was taken ahead and is in them twice, or has other bits
- * than one that came in its batch. */
+/* Checks by a whole trainer-server.  What would break: a sample that the version would not have drawn and that passes;
+ * a group that is refused and has left its gradient in the sums; one that was taken ahead and is in them twice, or has
+ * other bits than one that came in its batch. */
 #include "tests/unit/trainer-server/support.h"
 
 enum { GROUPS = 3, SAMPLES = 4 };
@@ -75,7 +75,8 @@ static void a_check_leaves_nothing_behind(void **state) {
   assert_true(digest_equal(&digest, &expected));
 }
 
-/* Two hold and go ahead, one does not and comes again; each is in the step once, with the bits that it would have had. */
+/* Two hold and go ahead, one does not and comes again; each is in the step once, with the bits that it would have
+ * had. */
 static void groups_that_go_ahead_are_in_the_step_once(void **state) {
   struct rig *g = *state;
   struct batch_status found, again;
@@ -105,7 +106,8 @@ static void a_group_that_went_ahead_is_answered_as_it_was(void **state) {
   assert_int_equal(batch.state, JOB_DONE);
   assert_int_equal(batch.sample_count, found.sample_count);
   assert_true(digest_equal(&batch.logprobs_sha256, &found.logprobs_sha256));
-  assert_true(batch.stats.loss == found.stats.loss && batch.stats.tokens == found.stats.tokens && batch.stats.tokens > 0);
+  assert_true(batch.stats.loss == found.stats.loss && batch.stats.tokens == found.stats.tokens &&
+              batch.stats.tokens > 0);
 }
 
 /* Its gradient cannot be taken out of the sums any more. */

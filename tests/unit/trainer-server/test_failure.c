@@ -1,5 +1,5 @@
-/* A device that fails fails the batch it was asked for, with its sentence, before anything of it is answered; then the trainer
- * ends, with that sentence, which main exits with. */
+/* A device that fails fails the batch it was asked for, with its sentence, before anything of it is answered; then the
+ * trainer ends, with that sentence, which main exits with. */
 #include "services/trainer-server/engine/engine.h"
 #include "tests/unit/trainer-server/support.h"
 

@@ -1,4 +1,5 @@
-/* What a trainer gives up where memory is short: the cheapest that fits, never more, and the advice says so in numbers. */
+/* What a trainer gives up where memory is short: the cheapest that fits, never more, and the advice says so in
+ * numbers. */
 #include "tests/unit/base/cm.h"
 
 #include <string.h>
@@ -7,8 +8,8 @@
 
 enum { MIB = 1 << 20 };
 
-/* 1000 MiB, of which 300 may be mapped, 150 more that a lean trainer does without, 100 for changes, and one for every token of a chunk, or four where activations
- * are kept. */
+/* 1000 MiB, of which 300 may be mapped, 150 more that a lean trainer does without, 100 for changes, and one for every
+ * token of a chunk, or four where activations are kept. */
 static void made_up_plan(struct memory_plan *out, const struct model *m, const struct trainer_options *o) {
   (void)m;
   assert_int_equal(o->lanes, 1);
@@ -58,8 +59,8 @@ static void the_cheapest_that_fits_is_chosen(void **state) {
     struct trainer_options got;
     struct memory_advice advice;
     fit_choose(&got, &advice, NULL, &asked, true, &room, made_up_plan);
-    if (advice.fits != cases[i].fits || got.push_changes != cases[i].push_changes ||
-        got.lean != cases[i].lean || got.recompute_activations != cases[i].recompute || got.optimizer_mapped != cases[i].mapped ||
+    if (advice.fits != cases[i].fits || got.push_changes != cases[i].push_changes || got.lean != cases[i].lean ||
+        got.recompute_activations != cases[i].recompute || got.optimizer_mapped != cases[i].mapped ||
         got.chunk_tokens != cases[i].chunk_tokens)
       fail_msg("room for %zu MiB: fits %d, push_changes %d, lean %d, recompute %d, mapped %d, chunk_tokens %d",
                cases[i].room, advice.fits, got.push_changes, got.lean, got.recompute_activations, got.optimizer_mapped,
@@ -107,7 +108,8 @@ static void the_advice_names_flags_savings_and_prices(void **state) {
       "it is too large; it would fit with --push-changes false (100.0 MiB less: servers are sent whole versions), "
       "--lean true (150.0 MiB less: transposes are made again and again, versions lie on disk, the same weights), "
       "--recompute-activations true (3072.0 MiB less: a third more computing, the same weights), --optimizer-state "
-      "mapped (300.0 MiB less: every step reads and writes so much on disk), --chunk-tokens 512 (512.0 MiB less: runs may "
+      "mapped (300.0 MiB less: every step reads and writes so much on disk), --chunk-tokens 512 (512.0 MiB less: runs "
+      "may "
       "ask for no larger chunk, and no sample is longer), 1212.0 MiB in all: --fit chooses so");
   fit_choose(&got, &advice, NULL, &asked, true, &none, made_up_plan);
   err_set(&err, RC_NO_MEMORY, NULL, "it is too large");

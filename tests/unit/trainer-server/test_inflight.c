@@ -1,6 +1,6 @@
-/* A run with update "inflight": samples bring the behaviour log-probabilities of the versions that sampled them, the trainer
- * answers with its own, a version is announced as soon as it is durable and pushed while the next one is made, and a
- * replay of the record reaches the recorded digests. */
+/* A run with update "inflight": samples bring the behaviour log-probabilities of the versions that sampled them, the
+ * trainer answers with its own, a version is announced as soon as it is durable and pushed while the next one is made,
+ * and a replay of the record reaches the recorded digests. */
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -96,7 +96,8 @@ static void own_log_probabilities_do_not_depend_on_the_record(void **state) {
   }
   const double n = (double)status[0].stats.tokens;
   assert_true(status[0].stats.ratio_sum == n && status[0].stats.kl_new_old == 0);
-  assert_true(status[1].stats.ratio_sum != n && status[1].stats.kl_new_old > 0 && status[1].stats.difference_new_old > 0);
+  assert_true(status[1].stats.ratio_sum != n && status[1].stats.kl_new_old > 0 &&
+              status[1].stats.difference_new_old > 0);
   assert_true(status[1].stats.ratio_sum != status[2].stats.ratio_sum);
   assert_true(status[1].stats.ratio_sum * status[1].stats.ratio_sum < n * status[1].stats.ratio_squares); /* ESS < 1 */
   rig_end(&g);
@@ -179,7 +180,9 @@ static void await_staged(struct fake_generation *s, int count, int64_t version, 
     pthread_mutex_unlock(&s->lock);
   }
   assert_int_equal(pushes, count);
-  if (s->pushed[count - 1] != version) fail_msg("push %d of %d: version %d, expected %d; begun %d", count, pushes, (int)s->pushed[count - 1], (int)version, begun(s));
+  if (s->pushed[count - 1] != version)
+    fail_msg("push %d of %d: version %d, expected %d; begun %d", count, pushes, (int)s->pushed[count - 1], (int)version,
+             begun(s));
   assert_true(digest_equal(&s->digest, digest));
 }
 
@@ -366,8 +369,8 @@ static void rig_play_begin(struct rig *g) {
   rig_open(g, &run, &opened);
 }
 
-/* The digests of an undisturbed run; what is done beside the engine is told with the next step, and the last one is written
- * at once. */
+/* The digests of an undisturbed run; what is done beside the engine is told with the next step, and the last one is
+ * written at once. */
 static void play_all(struct digest *straight) {
   struct rig g;
   record();
@@ -482,8 +485,8 @@ static void a_checkpoint_that_was_never_written_is_replayed(void **state) {
 
 /* ---- replay ---- */
 
-/* The trainer comes back from version 2's checkpoint, is fed the record, and ends where it was; with another record of one
- * group's behaviour it does not. */
+/* The trainer comes back from version 2's checkpoint, is fed the record, and ends where it was; with another record of
+ * one group's behaviour it does not. */
 static void a_replay_of_the_record_reaches_the_recorded_digests(void **state) {
   (void)state;
   struct rig g;

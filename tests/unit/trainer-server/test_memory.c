@@ -1,5 +1,5 @@
-/* What does not fit is refused where it is asked for, with numbers: a trainer at its start, a frozen reference when a run
- * that needs one is opened; and the trainer goes on without that run. */
+/* What does not fit is refused where it is asked for, with numbers: a trainer at its start, a frozen reference when a
+ * run that needs one is opened; and the trainer goes on without that run. */
 #include "services/trainer-server/engine/memory.h"
 #include "tests/unit/trainer-server/support.h"
 
@@ -90,8 +90,8 @@ static void test_a_reference_that_does_not_fit_refuses_the_run(void **state) {
   rig_end(&g);
 }
 
-/* A run with inner steps keeps the weights of its behaviour policy: as much as a reference, and with a KL term both.  What
- * start plans for, and what a strict run needs, are as ever. */
+/* A run with inner steps keeps the weights of its behaviour policy: as much as a reference, and with a KL term both.
+ * What start plans for, and what a strict run needs, are as ever. */
 static void test_a_behaviour_policy_that_does_not_fit_refuses_the_run(void **state) {
   (void)state;
   struct rig g;
@@ -167,8 +167,8 @@ static void test_versions_being_pushed_that_do_not_fit_refuse_the_run(void **sta
   rig_end(&g);
 }
 
-/* Each of several ranks plans for its own shard of masters and moments.  This model is one block of the norm: the second of
- * two ranks has it all, the first nothing. */
+/* Each of several ranks plans for its own shard of masters and moments.  This model is one block of the norm: the
+ * second of two ranks has it all, the first nothing. */
 static void test_ranks_share_the_optimizer(void **state) {
   (void)state;
   struct rig g;

@@ -1,6 +1,6 @@
-/* Several optimizer steps a round.  What would break: ratios against other log-probabilities than those of the policy that
- * sampled; weights that depend on the order of groups within a step; a batch or a step taken out of its turn; inner steps
- * that a restart, a repeat or another run leaves a trace of. */
+/* Several optimizer steps a round.  What would break: ratios against other log-probabilities than those of the policy
+ * that sampled; weights that depend on the order of groups within a step; a batch or a step taken out of its turn;
+ * inner steps that a restart, a repeat or another run leaves a trace of. */
 #include "common/model/learning/backward.h"
 #include "common/model/network/elementary.h"
 #include "services/trainer-server/engine/run_config.h"
@@ -233,8 +233,8 @@ static void refuse_batch(struct rig *g, const char *run, int64_t version, int af
 
 /* --- the tests --- */
 
-/* Log-probabilities, sums, norms, rates and weights of two rounds of three steps are those of the learner and the optimizer
- * called by hand, bit for bit: two inner steps of two groups, and the fifth group. */
+/* Log-probabilities, sums, norms, rates and weights of two rounds of three steps are those of the learner and the
+ * optimizer called by hand, bit for bit: two inner steps of two groups, and the fifth group. */
 static void a_round_of_steps_equals_one_by_hand(void **state) {
   struct rig *g = *state;
   const struct open_run run = the_run("r1");

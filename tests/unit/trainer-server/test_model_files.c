@@ -66,7 +66,8 @@ static void a_configuration_names_the_dtype_of_the_checkpoint(void **state) {
       {"{\"a\":1e-06,\"torch_dtype\":\"float16\",\"b\":{\"torch_dtype\":\"float16\"},\"mine\":[1,2.5,null]}",
        "{\"a\":1e-06,\"torch_dtype\":\"bfloat16\",\"b\":{\"torch_dtype\":\"float16\"},\"mine\":[1,2.5,null]}"},
       {"{\"dtype\":\"float32\",\"torch_dtype\":\"bfloat16\"}", "{\"dtype\":\"bfloat16\",\"torch_dtype\":\"bfloat16\"}"},
-      {"{ \"dtype\": \"bfloat16\", \"x\": 1.0 }", "{ \"dtype\": \"bfloat16\", \"x\": 1.0 }"}, /* as it was, to the byte */
+      {"{ \"dtype\": \"bfloat16\", \"x\": 1.0 }",
+       "{ \"dtype\": \"bfloat16\", \"x\": 1.0 }"}, /* as it was, to the byte */
       {"{ \"x\": 1 }\n", "{ \"x\": 1 }\n"},
       {"{\"dtype\":null}", "{\"dtype\":null}"},
   };

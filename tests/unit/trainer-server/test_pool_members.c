@@ -1,6 +1,6 @@
-/* Who is pushed to by broadcast: the same servers in the same order keep their communicator, any other list makes another;
- * one that failed by its own fault stays out while it is named; a broadcast that is lost again and again is tried
- * ever more seldom, and at once among others. */
+/* Who is pushed to by broadcast: the same servers in the same order keep their communicator, any other list makes
+ * another; one that failed by its own fault stays out while it is named; a broadcast that is lost again and again is
+ * tried ever more seldom, and at once among others. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* A preprocessor beside a coordinator and a trainer, both faked over real HTTP: its results are the bits that the trainer
- * would compute itself, and what it cannot compute, has lost or leaves behind goes back. */
+/* A preprocessor beside a coordinator and a trainer, both faked over real HTTP: its results are the bits that the
+ * trainer would compute itself, and what it cannot compute, has lost or leaves behind goes back. */
 #include "tests/unit/trainer-server/support.h"
 
 #include "common/wire/passes.h"
@@ -228,7 +228,8 @@ static void rig_of_passes_make(struct rig_of_passes *x, int threads) {
   snprintf(x->model_dir, sizeof x->model_dir, "%s/model", x->dir);
   fake_start(&x->f);
   parts_make(&x->parts, x->model_dir);
-  assert_rc(RC_OK, learner_create(&x->learner, x->parts.model, &(struct learner_options){.chunk_tokens = CHUNK}, &err), err);
+  assert_rc(RC_OK, learner_create(&x->learner, x->parts.model, &(struct learner_options){.chunk_tokens = CHUNK}, &err),
+            err);
   weights_file(x, &x->f.weights);
   x->options = (struct trainer_options){
       .model_dir = x->model_dir, .threads = threads, .chunk_tokens = 2 * CHUNK, .random_init_seed = -1};
@@ -313,7 +314,9 @@ static void expect_computed(struct rig_of_passes *x, int i) {
   assert_true(e->fence == pass->fence && e->epoch == x->f.epoch);
   assert_true(digest_equal(&e->weights, &x->digest));
   assert_rc(RC_OK, unit_prepare(&unit, x->parts.model, &policies, &pass->group, &arena, &err), err);
-  assert_rc(RC_OK, learner_logprobs(x->learner, x->parts.weights, unit.samples, unit.count, 0.8f, unit.logprob, NULL, &err), err);
+  assert_rc(RC_OK,
+            learner_logprobs(x->learner, x->parts.weights, unit.samples, unit.count, 0.8f, unit.logprob, NULL, &err),
+            err);
   assert_int_equal(e->samples, pass->group.sample_count);
   for (size_t k = 0; k < e->samples; k++) {
     const struct json_f32s *want = &unit.results[k].logprobs;
@@ -346,7 +349,8 @@ static void results_are_the_trainers_own_bits(void **state) {
       assert_string_equal(x.f.ended[i].worker_id, "w1");
     }
     const int heartbeats = now(&x, &x.f.heartbeats);
-    AWAIT(now(&x, &x.f.heartbeats) > heartbeats + 1, "no heartbeats") continue; /* the second was filled after all that */
+    AWAIT(now(&x, &x.f.heartbeats) > heartbeats + 1, "no heartbeats") continue; /* the second was filled after all
+                                                                                 * that */
     pthread_mutex_lock(&x.f.lock);
     assert_int_equal(x.f.pulls, 1);
     assert_true(x.f.cause_us[CAUSE_LOGPROB] > 0 && x.f.cause_us[CAUSE_LOAD] > 0);

@@ -1,6 +1,6 @@
-/* How many versions are in memory: a superseded one is sent to its end while the next one is current, no longer; however many
- * servers pull slowly while versions go on, there are no more than the plan says; and a version that is still being pushed
- * is waited for. */
+/* How many versions are in memory: a superseded one is sent to its end while the next one is current, no longer;
+ * however many servers pull slowly while versions go on, there are no more than the plan says; and a version that is
+ * still being pushed is waited for. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <malloc.h>
@@ -56,8 +56,8 @@ static void a_reader_reads_on_until_its_version_is_shut(void **state) {
   weights_blob_read_end(b);
 }
 
-/* A version in a scratch file: its pages leave memory and come back, it never outgrows the file, and a full disk or no folder
- * refuses it. */
+/* A version in a scratch file: its pages leave memory and come back, it never outgrows the file, and a full disk or no
+ * folder refuses it. */
 static void a_mapped_version_leaves_memory_and_comes_back(void **state) {
   (void)state;
   enum { MOST = 1 << 16 };
@@ -284,7 +284,8 @@ static void step_submit(struct rig *g, const struct submit_step *m) {
 
 static void step_taken(struct rig *g, int64_t version) {
   struct board_view v = {0};
-  AWAIT(v.version >= version, "version %lld does not come", (long long)version) board_view(trainer_board(g->trainer), &v);
+  AWAIT(v.version >= version, "version %lld does not come", (long long)version)
+  board_view(trainer_board(g->trainer), &v);
   assert_int_equal(v.version, version);
 }
 

@@ -1,5 +1,6 @@
 /* What goes to a server that holds an earlier version: the changes since then, over several versions too; and the whole
- * version where nothing is known of it, where it refuses them, or where they are gone.  Whatever went, the server has the step's digest. */
+ * version where nothing is known of it, where it refuses them, or where they are gone.  Whatever went, the server has
+ * the step's digest. */
 #include "services/trainer-server/publish/server_bases.h"
 #include "tests/unit/trainer-server/peers.h"
 

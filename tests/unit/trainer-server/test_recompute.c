@@ -1,6 +1,7 @@
-/* --recompute-activations, --lean and --optimizer-state mapped change what a trainer holds in memory, and no bit of what it
- * makes: the same rounds end with the same weights, with and without them, and from one to the other across a restart.  Moments
- * in 8 bits make other weights, the same ones wherever they lie, and a checkpoint or a run of the other kind is refused. */
+/* --recompute-activations, --lean and --optimizer-state mapped change what a trainer holds in memory, and no bit of
+ * what it makes: the same rounds end with the same weights, with and without them, and from one to the other across a
+ * restart.  Moments in 8 bits make other weights, the same ones wherever they lie, and a checkpoint or a run of the
+ * other kind is refused. */
 #include "tests/unit/trainer-server/support.h"
 
 enum { ROUNDS = 3, GROUPS = 2 };

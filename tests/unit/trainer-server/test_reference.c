@@ -38,7 +38,8 @@ static void bring(struct elsewhere *x, const struct weights *w, struct batch_gro
   bare.has_reference = false;
   for (size_t i = 0; i < bare.sample_count; i++) bare.samples[i].behaviour.count = 0;
   assert_rc(RC_OK, unit_prepare(&unit, x->parts.model, &policies, &bare, &arena, &err), err);
-  assert_rc(RC_OK, learner_logprobs(x->learner, w, unit.samples, unit.count, temperature, unit.logprob, NULL, &err), err);
+  assert_rc(RC_OK, learner_logprobs(x->learner, w, unit.samples, unit.count, temperature, unit.logprob, NULL, &err),
+            err);
   group->has_reference = true;
   for (size_t i = 0; i < group->sample_count; i++) group->samples[i].reference = unit.results[i].logprobs;
 }
@@ -77,8 +78,8 @@ static bool same_stats(const struct unit_result *a, const struct unit_result *b)
   return memcmp(&a->stats, &b->stats, sizeof a->stats) == 0 && a->entropy_sum == b->entropy_sum;
 }
 
-/* Under a first step's policies, after an inner step, and with a record of several versions.  The weights that are given
- * as the reference beside what was brought are others: they must not be looked at. */
+/* Under a first step's policies, after an inner step, and with a record of several versions.  The weights that are
+ * given as the reference beside what was brought are others: they must not be looked at. */
 static void a_unit_is_the_same_whoever_computed_its_reference(void **state) {
   (void)state;
   struct elsewhere x;

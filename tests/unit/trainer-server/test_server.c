@@ -277,7 +277,8 @@ static void a_batch_of_the_next_version_waits_behind_the_step(void **state) {
     ahead.version = 1;
     assert_rc(RC_OK, trainer_submit_batch(&g->client, &ahead, WAIT_MS, &err), err);
     atomic_store(&status_waits, false);
-    assert_rc(RC_OK, trainer_batch_status(&g->client, "r1.1.b0", WAIT_MS / 2, true, &batch, &arena, WAIT_MS, &err), err);
+    assert_rc(RC_OK, trainer_batch_status(&g->client, "r1.1.b0", WAIT_MS / 2, true, &batch, &arena, WAIT_MS, &err),
+              err);
     assert_int_equal(batch.state, good ? JOB_DONE : JOB_FAILED);
     if (!good) assert_string_equal(batch.error.field, "version");
   }
@@ -761,7 +762,8 @@ static void the_model_is_served(void **state) {
   expect(&g, "GET", "/v1/model/files/..%2Fmodel%2Fconfig.json", NULL, 404, "not_found");
   expect(&g, "GET", "/v1/model/files/model.safetensors", NULL, 404, "not_found");
   expect(&g, "GET", "/v1/model", NULL, 200,
-         "\"layers\":2,\"hidden\":16,\"heads\":2,\"kv_heads\":1,\"head_dim\":8,\"ffn\":32,\"experts\":0,\"experts_per_token\":0,\"expert_ffn\":0,\"vocabulary\":48,"
+         "\"layers\":2,\"hidden\":16,\"heads\":2,\"kv_heads\":1,\"head_dim\":8,\"ffn\":32,\"experts\":0,\"experts_per_"
+         "token\":0,\"expert_ffn\":0,\"vocabulary\":48,"
          "\"positions_max\":32,\"tied\":true");
   expect(&g, "GET", "/v1/model", NULL, 200, "\"files\":[\"config.json\",\"tokenizer.json\"]");
   write_text(g.model_dir, "chat_template.jinja", "{{ messages }}");

@@ -1,5 +1,5 @@
-/* Where a run's weights come from.  What would break: a run that goes on from whatever ran before it; a checkpoint that is
- * not the one named; a start that failed and left half of other weights; an evaluation that leaves a trace. */
+/* Where a run's weights come from.  What would break: a run that goes on from whatever ran before it; a checkpoint that
+ * is not the one named; a start that failed and left half of other weights; an evaluation that leaves a trace. */
 #include "services/trainer-server/engine/memory.h"
 #include "tests/unit/trainer-server/support.h"
 

@@ -71,8 +71,8 @@ static size_t draw(const struct batch_group *group, const struct unit_key *key, 
 }
 
 /* Corrected where it differs, token after token, a group becomes what the version draws; then its log-probabilities are
- * the draws', bit for bit.  From there one token that is another one is found where it stands, and one key that is another
- * one too. */
+ * the draws', bit for bit.  From there one token that is another one is found where it stands, and one key that is
+ * another one too. */
 static void a_check_finds_the_first_token_that_would_not_have_been_drawn(void **state) {
   (void)state;
   struct arena arena = ARENA_INIT;
@@ -116,8 +116,8 @@ static void a_check_finds_the_first_token_that_would_not_have_been_drawn(void **
   arena_free(&arena);
 }
 
-/* At temperatures at which many tokens take nearly all of the probability: what is told of a token without asking is what asking
- * draws.  No uniform at all is nearer than 0, so there each one is asked for. */
+/* At temperatures at which many tokens take nearly all of the probability: what is told of a token without asking is
+ * what asking draws.  No uniform at all is nearer than 0, so there each one is asked for. */
 static void a_token_that_is_sure_is_the_one_that_is_drawn(void **state) {
   (void)state;
   static const float temperatures[] = {0.8f, 0.05f, 0.01f};
@@ -277,8 +277,8 @@ static void reference_enters_the_loss(void **state) {
 
 static struct weights *other_weights(uint32_t seed);
 
-/* With the KL term in the rewards the unit is the same as one whose advantages were made of the smaller rewards: here by
- * hand, of log-probabilities that were asked for before, whoever sampled. */
+/* With the KL term in the rewards the unit is the same as one whose advantages were made of the smaller rewards: here
+ * by hand, of log-probabilities that were asked for before, whoever sampled. */
 static void a_kl_term_in_the_rewards_is_in_the_advantages(void **state) {
   (void)state;
   struct arena arena = ARENA_INIT;
@@ -407,8 +407,8 @@ static void weighted_gradient(void *context, int first, int count, const float *
   }
 }
 
-/* After an inner step: what is answered is the behaviour policy's, what is derived is the current one's, and the importance
- * weight between the two is a constant factor where the proximal policy is the current one. */
+/* After an inner step: what is answered is the behaviour policy's, what is derived is the current one's, and the
+ * importance weight between the two is a constant factor where the proximal policy is the current one. */
 static void ratios_are_against_the_behaviour_policy(void **state) {
   (void)state;
   struct arena arena = ARENA_INIT;
@@ -463,8 +463,8 @@ static void behaviour_set(const struct batch_group *group, float *old) {
   }
 }
 
-/* In a run with update "inflight": the loss weighs by what the samplers recorded, in one forward pass, and what is answered
- * is the current policy's, whatever they recorded. */
+/* In a run with update "inflight": the loss weighs by what the samplers recorded, in one forward pass, and what is
+ * answered is the current policy's, whatever they recorded. */
 static void recorded_behaviour_weighs_and_is_not_answered(void **state) {
   (void)state;
   struct arena arena = ARENA_INIT;
@@ -495,8 +495,8 @@ static void recorded_behaviour_weighs_and_is_not_answered(void **state) {
     double weights = 0, squares = 0;
     memset(want, 0, elements * sizeof *want);
     memset(have, 0, elements * sizeof *have);
-    assert_rc(RC_OK, learner_gradients(learner, parts.weights, samples, 9, 0.8f, weighted_gradient, &w, want, own, &err),
-              err);
+    assert_rc(RC_OK,
+              learner_gradients(learner, parts.weights, samples, 9, 0.8f, weighted_gradient, &w, want, own, &err), err);
     assert_rc(RC_OK, compute(&policies, &tis, &group, have, &unit, &timeline, &arena, &err), err);
     assert_memory_equal(have, want, elements * sizeof *want);
     assert_true(w.capped > 0 && w.capped < n && unit.stats.clipped == w.capped);
@@ -517,7 +517,8 @@ static void recorded_behaviour_weighs_and_is_not_answered(void **state) {
   arena_free(&arena);
 }
 
-/* Where the samplers recorded what the trainer computes, as on-policy tokens do, a unit is that of a strict run, bit for bit. */
+/* Where the samplers recorded what the trainer computes, as on-policy tokens do, a unit is that of a strict run, bit
+ * for bit. */
 static void recorded_behaviour_that_is_exact_changes_no_bit(void **state) {
   (void)state;
   static const enum loss_kind kinds[] = {LOSS_REINFORCE, LOSS_PPO, LOSS_GSPO, LOSS_CISPO, LOSS_DECOUPLED_PPO};
@@ -567,8 +568,8 @@ static void behaviour_is_refused_unless_it_is_wanted(void **state) {
   arena_free(&arena);
 }
 
-/* A behaviour policy with the current weights, as after a step that changed nothing, gives the bits of none, whatever the
- * loss. */
+/* A behaviour policy with the current weights, as after a step that changed nothing, gives the bits of none, whatever
+ * the loss. */
 static void the_same_weights_as_behaviour_policy_give_the_same_bits(void **state) {
   (void)state;
   static const enum loss_kind kinds[] = {LOSS_REINFORCE, LOSS_PPO, LOSS_GSPO, LOSS_CISPO, LOSS_DECOUPLED_PPO};

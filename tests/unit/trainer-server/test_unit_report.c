@@ -38,8 +38,8 @@ static void assert_same(const struct unit_report *x, const struct unit_report *y
   const struct sample_refusal *a = x->refusals, *b = y->refusals;
   assert_true(x->refusal_count == 1 && y->refusal_count == 1);
   assert_string_equal(a->id, b->id);
-  assert_true(a->reason == b->reason && a->position == b->position && a->token == b->token && a->unequal == b->unequal &&
-              a->far == b->far && a->logprob == b->logprob && a->mismatch == b->mismatch);
+  assert_true(a->reason == b->reason && a->position == b->position && a->token == b->token &&
+              a->unequal == b->unequal && a->far == b->far && a->logprob == b->logprob && a->mismatch == b->mismatch);
   assert_true(isnan(a->token_logprob) && isnan(b->token_logprob));
   assert_int_equal(x->state, y->state);
   assert_true(x->stats.loss == y->stats.loss && x->stats.entropy_sum == y->stats.entropy_sum &&

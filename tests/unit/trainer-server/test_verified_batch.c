@@ -1,5 +1,6 @@
-/* Batches that are verified, by a whole trainer-server.  What would break: a sample that its version would not have drawn is in
- * the sums; one that it drew is refused; a refused group leaves something in the sums, or takes others with it. */
+/* Batches that are verified, by a whole trainer-server.  What would break: a sample that its version would not have
+ * drawn is in the sums; one that it drew is refused; a refused group leaves something in the sums, or takes others with
+ * it. */
 #include "tests/unit/trainer-server/support.h"
 
 enum { GROUPS = 3, SAMPLES = 4, ROUND = 5 };
@@ -7,7 +8,8 @@ enum { GROUPS = 3, SAMPLES = 4, ROUND = 5 };
 static struct arena arena;
 static struct batch_group groups[GROUPS];
 
-static const struct batch_verify VERIFY = {.wanted = true, .seed = 11, .mismatch_most = 2, .draws_near = 0.25, .draws_most = 0.5};
+static const struct batch_verify VERIFY = {
+    .wanted = true, .seed = 11, .mismatch_most = 2, .draws_near = 0.25, .draws_most = 0.5};
 
 static struct open_run inflight(const char *name) {
   struct open_run run = run_request(name);

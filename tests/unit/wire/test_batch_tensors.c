@@ -1,6 +1,6 @@
-/* A batch and its status as safetensors: the same message as in JSON, with the same digest, and the same refusals.  Held
- * against: a sample that takes another's tokens, wrong counts, dtypes and shapes, numbers that JSON cannot write, and
- * bodies cut or changed at every byte. */
+/* A batch and its status as safetensors: the same message as in JSON, with the same digest, and the same refusals.
+ * Held against: a sample that takes another's tokens, wrong counts, dtypes and shapes, numbers that JSON cannot write,
+ * and bodies cut or changed at every byte. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,8 +84,12 @@ static void make_both(struct example *x) {
 /* One that is verified: of the second sample no bits are promised, the third has no trained tokens. */
 static void make_verified(struct example *x) {
   make_behaviour(x);
-  x->batch.verify =
-      (struct batch_verify){.wanted = true, .inexact_too = true, .seed = UINT64_MAX, .mismatch_most = 1.1, .draws_near = 0.1, .draws_most = 0.3};
+  x->batch.verify = (struct batch_verify){.wanted = true,
+                                          .inexact_too = true,
+                                          .seed = UINT64_MAX,
+                                          .mismatch_most = 1.1,
+                                          .draws_near = 0.1,
+                                          .draws_most = 0.3};
   x->groups[0].round = 11;
   x->groups[0].ordinal = 3;
   x->groups[1].ordinal = 9;

@@ -149,8 +149,9 @@ static void a_lease_says_which_versions_drew_the_tokens_that_it_continues(void *
   message_check_refused(m, "\"start\":1,\"count\":1", "\"start\":1,\"count\":2", "leases[0].partials[0].version_spans");
   message_check_refused(m, ",{\"version\":14,\"start\":1,\"count\":1,\"fresh\":false}", "",
                         "leases[0].partials[0].version_spans"); /* too short */
-  message_check_refused(m, "{\"version\":12,\"start\":0,\"count\":1},{\"version\":14,\"start\":1,\"count\":1,\"fresh\":false}",
-                        "", "leases[0].partials[0].version_spans");
+  message_check_refused(
+      m, "{\"version\":12,\"start\":0,\"count\":1},{\"version\":14,\"start\":1,\"count\":1,\"fresh\":false}", "",
+      "leases[0].partials[0].version_spans");
   message_check_refused(m, "\"version\":14,\"start\":1", "\"version\":11,\"start\":1",
                         "leases[0].partials[0].version_spans"); /* versions never fall */
   message_check_refused(m, "\"version\":12,\"start\":0", "\"version\":11,\"start\":0",

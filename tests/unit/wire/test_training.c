@@ -104,7 +104,8 @@ static const struct message step_done_message = {
     .json =
         "{\"step_id\":\"r7.12\",\"state\":\"done\",\"error\":null,\"version\":13,\"digest\":\"" DIGEST_B
         "\",\"grad_norm\":null,\"lr\":1e-06,\"skipped\":true,\"step_us\":1,"
-        "\"checkpoint_us\":2,\"push_us\":3,\"oldest_checkpoint\":11,\"checkpoints\":[0,11,13],\"pushes\":[{\"worker_id\":\"w3\",\"staged\":true,"
+        "\"checkpoint_us\":2,\"push_us\":3,\"oldest_checkpoint\":11,\"checkpoints\":[0,11,13],\"pushes\":[{\"worker_"
+        "id\":\"w3\",\"staged\":true,"
         "\"way\":\"fabric\","
         "\"digest\":\"" DIGEST_B
         "\",\"error\":null},"
@@ -184,7 +185,8 @@ static const struct message check_message = {
     .name = "submit_batch with a check",
     .json =
         "{\"batch_id\":\"r7.12.c3.0\",\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"version\":12,\"check\":{\"seed\":17,"
-        "\"round\":12},\"groups\":[{\"id\":\"r7.12.4\",\"ordinal\":4,\"samples\":[{\"id\":\"r7.12.4.0\",\"tokens\":[1,2],"
+        "\"round\":12},\"groups\":[{\"id\":\"r7.12.4\",\"ordinal\":4,\"samples\":[{\"id\":\"r7.12.4.0\",\"tokens\":[1,"
+        "2],"
         "\"prompt_length\":1,\"segments\":[{\"start\":0,\"count\":1,\"loss_mask\":true}],\"advantage\":0}]}]}",
     .again = again_submit_batch,
     .optional = {"check", "ordinal"}};
@@ -193,8 +195,10 @@ static const struct message verified_message = {
     .name = "submit_batch that is verified",
     .json =
         "{\"batch_id\":\"r7.12.b0\",\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"version\":12,\"verify\":{\"seed\":17,"
-        "\"mismatch_most\":2,\"draws_near\":0.25,\"draws_most\":0.5,\"inexact_too\":true},\"groups\":[{\"id\":\"r7.11.3\",\"round\":11,"
-        "\"ordinal\":3,\"samples\":[{\"id\":\"r7.11.3.0\",\"tokens\":[5,6,7],\"prompt_length\":1,\"segments\":[{\"start\":0,"
+        "\"mismatch_most\":2,\"draws_near\":0.25,\"draws_most\":0.5,\"inexact_too\":true},\"groups\":[{\"id\":\"r7.11."
+        "3\",\"round\":11,"
+        "\"ordinal\":3,\"samples\":[{\"id\":\"r7.11.3.0\",\"tokens\":[5,6,7],\"prompt_length\":1,\"segments\":[{"
+        "\"start\":0,"
         "\"count\":2,\"loss_mask\":true}],\"advantage\":0.5,\"behaviour\":[-0.25,-0.5],\"exact_from\":1}]}]}",
     .again = again_submit_batch,
     .optional = {"verify", "inexact_too", "round", "ordinal", "behaviour", "exact_from"}};
@@ -202,19 +206,21 @@ static const struct message refused_message = {
     .name = "batch_status of a batch with refusals",
     .json =
         "{\"batch_id\":\"r7.12.b0\",\"state\":\"done\",\"error\":null,\"samples\":[],\"logprobs_sha256\":\"" DIGEST_A
-        "\",\"refusals\":[{\"id\":\"r7.11.3.0\",\"reason\":\"logprob\",\"position\":3,\"token\":17,\"token_logprob\":-0.25,"
+        "\",\"refusals\":[{\"id\":\"r7.11.3.0\",\"reason\":\"logprob\",\"position\":3,\"token\":17,\"token_logprob\":-"
+        "0.25,"
         "\"logprob\":null,\"unequal\":2,\"far\":1,\"mismatch\":0.125}],\"stats\":{\"loss\":0,"
         "\"entropy_sum\":0,\"kl_reference_sum\":0,\"ratio_sum\":0,\"ratio_squares\":0,\"tokens\":0,\"clipped\":0,"
         "\"samples\":0,\"logprob_us\":10,\"compute_us\":20,\"poisoned\":false},\"intervals\":[]}",
     .again = again_batch_status,
     .optional = {"refusals"},
-    .nullable = {"error", "loss", "entropy_sum", "kl_reference_sum", "ratio_sum", "ratio_squares", "token_logprob", "logprob",
-                 "mismatch"}};
+    .nullable = {"error", "loss", "entropy_sum", "kl_reference_sum", "ratio_sum", "ratio_squares", "token_logprob",
+                 "logprob", "mismatch"}};
 static const struct message check_done_message = {
     .name = "batch_status of a check",
     .json =
         "{\"batch_id\":\"r7.12.c3.0\",\"state\":\"done\",\"error\":null,\"samples\":[],\"logprobs_sha256\":\"" DIGEST_A
-        "\",\"differences\":[{\"id\":\"r7.12.4.0\",\"position\":3,\"token\":17,\"logprob\":-0.25}],\"stats\":{\"loss\":0,"
+        "\",\"differences\":[{\"id\":\"r7.12.4.0\",\"position\":3,\"token\":17,\"logprob\":-0.25}],\"stats\":{\"loss\":"
+        "0,"
         "\"entropy_sum\":0,\"kl_reference_sum\":0,\"ratio_sum\":0,\"ratio_squares\":0,\"tokens\":0,\"clipped\":0,"
         "\"samples\":2,\"logprob_us\":10,\"compute_us\":20,\"poisoned\":false},\"intervals\":[]}",
     .again = again_batch_status,
@@ -394,8 +400,8 @@ static void a_cap_goes_with_tis_alone(void **state) {
   buf_free(&out);
 }
 
-/* What says "strict", or nothing, is written without a word of it: to a trainer from before there was a choice it is the
- * run that it knows, and its digest is the same run's. */
+/* What says "strict", or nothing, is written without a word of it: to a trainer from before there was a choice it is
+ * the run that it knows, and its digest is the same run's. */
 static void a_strict_run_is_written_as_ever(void **state) {
   (void)state;
   static const struct {

@@ -69,8 +69,8 @@ static const struct message role_message = {.name = "worker_heartbeat_answer to 
                                             .optional = {"role", "fence"},
                                             .nullable = {"current"}};
 
-static const struct message *const all[] = {&register_message,  &fabric_message, &device_message, &trainer_message, &registered_message,
-                                            &heartbeat_message, &answer_message, &role_message};
+static const struct message *const all[] = {&register_message,   &fabric_message,    &device_message, &trainer_message,
+                                            &registered_message, &heartbeat_message, &answer_message, &role_message};
 
 static void every_message_reads_back_as_it_was_written(void **state) {
   (void)state;
@@ -129,8 +129,9 @@ static void a_name_is_letters_digits_dot_underscore_dash(void **state) {
 
 static void a_url_is_http_host_port(void **state) {
   (void)state;
-  static const char *const bad[] = {"ftp://h:1", "https://", "https:///x", "http://",      "http://:80",   "http:///x",   "h:1",
-                                    "http://h:1/", "http://h:1?x", "http://h:1#x", "http://h :1", "http://u@h:1"};
+  static const char *const bad[] = {"ftp://h:1",    "https://",     "https:///x",  "http://",
+                                    "http://:80",   "http:///x",    "h:1",         "http://h:1/",
+                                    "http://h:1?x", "http://h:1#x", "http://h :1", "http://u@h:1"};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
     message_check_refused(&register_message, "http://10.0.0.7:8081", bad[i], "url");
   message_check_accepted(&register_message, "http://10.0.0.7:8081", "http://gateway.local:80/gen-1");

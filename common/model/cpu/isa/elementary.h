@@ -1,5 +1,5 @@
-/* exp, log, tanh and the 16-lane SUM of NUMERICS.md in fp32: only + - * / and integer operations, so that every level gives
- * the same bits.
+/* exp, log, tanh and the 16-lane SUM of NUMERICS.md in fp32: only + - * / and integer operations, so that every level
+ * gives the same bits.
  */
 #ifndef LEASEHOLD_MODEL_CPU_ISA_ELEMENTARY_H
 #define LEASEHOLD_MODEL_CPU_ISA_ELEMENTARY_H

@@ -19,7 +19,8 @@ cpu_kernel BESIDE(to_operand), BESIDE(from_operand), BESIDE(rmsnorm), ISA_NAME(g
     BESIDE(cut), BESIDE(sample), BESIDE(embed_backward), BESIDE(rmsnorm_backward_x), BESIDE(rmsnorm_backward_w),
     ISA_NAME(gemm_weight_backward), BESIDE(add_bias_backward), BESIDE(head_norm_rope_backward_x),
     BESIDE(head_norm_rope_backward_w), ISA_NAME(attention_backward), BESIDE(swiglu_backward), BESIDE(geglu_backward),
-    BESIDE(share_backward), BESIDE(route_backward), BESIDE(logprob_backward), BESIDE(accumulate), BESIDE(grad_from_accumulator), BESIDE(sum_of_squares), BESIDE(adamw), BESIDE(adamw8);
+    BESIDE(share_backward), BESIDE(route_backward), BESIDE(logprob_backward), BESIDE(accumulate),
+    BESIDE(grad_from_accumulator), BESIDE(sum_of_squares), BESIDE(adamw), BESIDE(adamw8);
 
 extern const struct window_limit ISA_NAME(weight_windows), BESIDE(weight_windows);
 #if defined(__AMX_BF16__)

@@ -1,14 +1,14 @@
-/* The inner ("micro") kernel of all products by fused multiply-adds: one block of 32 along the dot (NUMERICS.md, DOT) for
- * some rows of `a`, whose elements are broadcast, against lanes of `w`:
+/* The inner ("micro") kernel of all products by fused multiply-adds: one block of 32 along the dot (NUMERICS.md, DOT)
+ * for some rows of `a`, whose elements are broadcast, against lanes of `w`:
  *
  *   dst[r][lane] = dst[r][lane] + (even + odd)
  *
- * Registers: with AVX-512 8 rows x 2 vectors hold a chain, 16 sums, and both chains have room beside 2 vectors of w and one
- * element of a.  Sums over blocks stay in dst, in the first-level cache: 1 load and 1 store for 32 FMAs.  A store of 64
- * bytes takes as long as two FMAs on some processors, so where there are several blocks, 4 rows keep these sums in registers,
- * too (micro_sums): 24 sums, none of which goes to memory.  Otherwise 6 rows x 2 vectors hold one chain in 12 of 16
- * registers; the even chain runs before the odd one, and its sums wait in memory.  An FMA's latency asks for 8 sums at a time;
- * with fewer the processor starts the odd chain before the even one is done.
+ * Registers: with AVX-512 8 rows x 2 vectors hold a chain, 16 sums, and both chains have room beside 2 vectors of w and
+ * one element of a.  Sums over blocks stay in dst, in the first-level cache: 1 load and 1 store for 32 FMAs.  A store
+ * of 64 bytes takes as long as two FMAs on some processors, so where there are several blocks, 4 rows keep these sums
+ * in registers, too (micro_sums): 24 sums, none of which goes to memory.  Otherwise 6 rows x 2 vectors hold one chain
+ * in 12 of 16 registers; the even chain runs before the odd one, and its sums wait in memory.  An FMA's latency asks
+ * for 8 sums at a time; with fewer the processor starts the odd chain before the even one is done.
  *
  * w is float, laid out by the caller, or pairs of bf16 (vec.h), widened in registers: one instruction for R FMAs.
  *
@@ -26,9 +26,9 @@ enum { MICRO_ROWS = 8, MICRO_FEW = 16 /* sums of a chain */, MICRO_SHORT = 6, RU
 enum { MICRO_ROWS = 6, MICRO_FEW = 6, MICRO_SHORT = 0, RUN_ROWS = MICRO_ROWS };
 #endif
 
-/* What w holds; a constant wherever it is passed, as is row_a, the distance between rows of a.  W_PAIRS_KEPT: pairs, whose
- * floats are stored for more rows; W_KEPT: such floats.  All but W_FLOATS prefetch what comes next, a little with each step:
- * many lines at once would hold up the loads. */
+/* What w holds; a constant wherever it is passed, as is row_a, the distance between rows of a.  W_PAIRS_KEPT: pairs,
+ * whose floats are stored for more rows; W_KEPT: such floats.  All but W_FLOATS prefetch what comes next, a little with
+ * each step:  many lines at once would hold up the loads. */
 enum micro_w { W_FLOATS, W_KEPT, W_PAIRS, W_PAIRS_KEPT };
 INLINE bool micro_floats(const enum micro_w kind) { return kind == W_FLOATS || kind == W_KEPT; }
 
@@ -89,8 +89,9 @@ INLINE void micro_step(vf acc[MICRO_ROWS][2], struct chain *c, const struct bloc
   c->a += b->step_a;
 }
 
-/* The first step multiplies only where both chains' sums fit into AVX-512's registers: sums set to zero are copies of one
- * register, 1 to 3 % of the time.  Where they do not fit, or with AVX2, gcc keeps other values better without it. */
+/* The first step multiplies only where both chains' sums fit into AVX-512's registers: sums set to zero are copies of
+ * one register, 1 to 3 % of the time.  Where they do not fit, or with AVX2, gcc keeps other values better without
+ * it. */
 INLINE void micro_chain(vf acc[MICRO_ROWS][2], const struct block *b, const size_t row_a, int row, int lane,
                         bool is_odd, const int R, const int NV, const enum micro_w kind) {
   const bool multiplies = VL == 16 && R * NV <= MICRO_FEW, second_tile = VL == 16 ? is_odd : lane >= 16;
@@ -111,7 +112,8 @@ INLINE void micro_chain(vf acc[MICRO_ROWS][2], const struct block *b, const size
       for (int v = 0; v < NV; v++) acc[r][v] = (vf){0};
     }
   }
-  if (VL == 16 && R * NV <= MICRO_SHORT) { /* short steps, of which a loop costs a part: 1.2 times as fast with 3 rows */
+  if (VL == 16 && R * NV <= MICRO_SHORT) { /* short steps, of which a loop costs a part: 1.2 times as fast with 3
+                                            * rows */
 #pragma GCC unroll 3
     for (int s = multiplies; s < b->steps; s++) micro_step(acc, &c, b, row_a, false, is_odd, R, NV, kind);
     return;
@@ -135,8 +137,8 @@ INLINE void micro_out(const struct block *b, float *dst, const float *kept, vf o
   }
 }
 
-/* More sums than registers hold twice: even's lie in memory while odd's are made.  Left to itself, gcc exchanges some of
- * both, up to 13 % of the time. */
+/* More sums than registers hold twice: even's lie in memory while odd's are made.  Left to itself, gcc exchanges some
+ * of both, up to 13 % of the time. */
 INLINE void micro_many(const struct block *b, const size_t row_a, int row, int lane, const int R, const int NV,
                        const enum micro_w kind) {
   float kept[MICRO_ROWS * 2 * VL] __attribute__((aligned(64)));

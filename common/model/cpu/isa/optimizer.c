@@ -1,5 +1,5 @@
-/* Accumulates gradients independently of their order, computes the global norm and does AdamW, element by element; with moments
- * in 8 bits block by block. */
+/* Accumulates gradients independently of their order, computes the global norm and does AdamW, element by element; with
+ * moments in 8 bits block by block. */
 #include <float.h>
 
 #include "common/model/cpu/isa/vec.h"
@@ -50,8 +50,8 @@ void ISA_NAME(accumulate)(const void *args, size_t begin, size_t end, void *scra
     if (bad[l]) __atomic_store_n(c->bad, true, __ATOMIC_RELAXED);
 }
 
-/* To the nearest double.  Without instructions for it: both halves exactly, as the low bits of 2^84 and of 2^52, so that
- * their sum is the only rounding. */
+/* To the nearest double.  Without instructions for it: both halves exactly, as the low bits of 2^84 and of 2^52, so
+ * that their sum is the only rounding. */
 INLINE vd to_double(vul x) {
 #if defined(__AVX512DQ__)
   return __builtin_convertvector((vl)x, vd);
@@ -159,8 +159,8 @@ void ISA_NAME(adamw)(const void *args, size_t begin, size_t end, void *scratch) 
 
 /* --- moments in 8 bits ---
  *
- * A decade of values x, from 10^(d - 7) on, has n codes from n - 1 on, evenly over it: the code of x is x * factor + offset,
- * rounded down, at most `high`. */
+ * A decade of values x, from 10^(d - 7) on, has n codes from n - 1 on, evenly over it: the code of x is x * factor +
+ * offset, rounded down, at most `high`. */
 struct decade {
   float from, factor, offset, high;
 };
@@ -169,8 +169,9 @@ struct decade {
 enum { M_DECADES = 6, V_DECADES = 7, M_HIGHEST = 127, V_HIGHEST = 255 };
 static const struct decade m_decades[M_DECADES] = {DECADE(2, 1e-6),  DECADE(4, 1e-5),  DECADE(8, 1e-4),
                                                    DECADE(16, 1e-3), DECADE(32, 1e-2), DECADE(64, 1e-1)};
-static const struct decade v_decades[V_DECADES] = {DECADE(2, 1e-7),  DECADE(4, 1e-6),  DECADE(8, 1e-5),  DECADE(16, 1e-4),
-                                                   DECADE(32, 1e-3), DECADE(64, 1e-2), DECADE(128, 1e-1)};
+static const struct decade v_decades[V_DECADES] = {DECADE(2, 1e-7),  DECADE(4, 1e-6),  DECADE(8, 1e-5),
+                                                   DECADE(16, 1e-4), DECADE(32, 1e-3), DECADE(64, 1e-2),
+                                                   DECADE(128, 1e-1)};
 
 INLINE vf vmagnitude(vf x) { return (vf)((vi)x & INT32_MAX); }
 

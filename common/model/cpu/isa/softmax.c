@@ -158,7 +158,8 @@ INLINE uint32_t order_key(float logit, float temperature) {
 
 INLINE int64_t cut_weight(float p) { return p > 0.0f ? (int64_t)(p * 0x1p40f) : 0; }
 
-/* Lists what lies within reach of the largest; returns how much that is, more than CUT_LISTED where there is no room. */
+/* Lists what lies within reach of the largest; returns how much that is, more than CUT_LISTED where there is no
+ * room. */
 static int list_entries(struct cut_entry *list, const struct cut_row *r, float reach) {
   const float least = r->max - reach;
   int n = 0;

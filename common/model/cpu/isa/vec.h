@@ -246,7 +246,9 @@ INLINE vf load_some_operands(const void *base, size_t at, int n, bool f32) {
   if (n >= VL) return load_operands(base, at, f32);
 #if defined(__AVX512F__) /* a load from what was just stored in parts would wait */
   if (f32) return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), (const float *)base + at);
-  return (vf)((vu)_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16((__mmask16)((1u << n) - 1u), (const uint16_t *)base + at)) << 16);
+  return (
+      vf)((vu)_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16((__mmask16)((1u << n) - 1u), (const uint16_t *)base + at))
+          << 16);
 #else
   uint32_t in[VL] = {0};
   memcpy(in, (const char *)base + at * (f32 ? 4 : 2), (size_t)n * (f32 ? 4 : 2));

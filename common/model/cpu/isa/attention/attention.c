@@ -6,8 +6,8 @@
  * 16 keys of a tile, values over E.  A query's bits depend only on its own row, its position and the sequence's keys
  * and values.
  *
- * A decode step reads the pool once, from memory, in pieces that lie anywhere: while a sequence's few queries go through a
- * block, the one that comes next is fetched, a line with each link.
+ * A decode step reads the pool once, from memory, in pieces that lie anywhere: while a sequence's few queries go
+ * through a block, the one that comes next is fetched, a line with each link.
  */
 #include "common/model/cpu/isa/attention/attention.h"
 #include "common/model/cpu/isa/elementary.h"
@@ -273,9 +273,10 @@ static void attend_f32(const struct attention_args *c, struct state *s, int coun
 }
 #undef ATTEND_BY_COUNT
 
-/* Queries number first.. (row-major over rows and the group's heads) of the rows [t0, t1) of one sequence.  Many of them read
- * what the first ones have left in the caches. */
-static void attend_run(const struct attention_args *c, struct state *s, int t0, int t1, int g, const struct visit *then) {
+/* Queries number first.. (row-major over rows and the group's heads) of the rows [t0, t1) of one sequence.  Many of
+ * them read what the first ones have left in the caches. */
+static void attend_run(const struct attention_args *c, struct state *s, int t0, int t1, int g,
+                       const struct visit *then) {
   const struct visit now = visit_of(c, t0, t1, g);
   int group = c->H / c->kv->G, total = (t1 - t0) * group;
   for (int first = 0; first < total;) {
@@ -324,7 +325,8 @@ void ISA_NAME(attention)(const void *args, size_t begin, size_t end, void *scrat
 #endif
   for (int t0 = (int)begin, t1; t0 < (int)end; t0 = t1) {
     t1 = attention_run_end(c, t0, (int)end);
-    const struct visit next = t1 < (int)end ? visit_of(c, t1, attention_run_end(c, t1, (int)end), 0) : visit_of(c, t0, t1, 0);
+    const struct visit next =
+        t1 < (int)end ? visit_of(c, t1, attention_run_end(c, t1, (int)end), 0) : visit_of(c, t0, t1, 0);
     for (int g = 0; g < c->kv->G; g++) {
       const struct visit then = g + 1 < c->kv->G ? visit_of(c, t0, t1, g + 1) : next;
       attend_run(c, s, t0, t1, g, &then);

@@ -4,7 +4,8 @@
  * Keys go in blocks of 32 (outer loop), queries in blocks of 32 from the diagonal on (inner loop), both aligned at
  * the sample's start:
  *
- *   S, dP [32 queries, 32 keys] -> P, dS rounded to operands -> dq += dS K (along keys), dv += P^T dO, dk += dS^T Q (along queries)
+ *   S, dP [32 queries, 32 keys] -> P, dS rounded to operands -> dq += dS K (along keys), dv += P^T dO, dk += dS^T Q
+ *   (along queries)
  *
  * so that dk and dv sum over query blocks, and dq over key blocks, in ascending order.  Blocks are widened to float in
  * scratch, in columns of 32 elements: from these the micro kernel takes both a row's elements (S, dP) and a column's

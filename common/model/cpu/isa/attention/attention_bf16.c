@@ -2,8 +2,8 @@
  * along the lanes, keys and values are broadcast.  The same sums as attention.c's, bit for bit (NUMERICS.md,
  * "Attention"): the softmax over a block's keys runs down 32 vectors, so that neither maximum nor tree crosses lanes.
  *
- *   q [16 rows][E] -> transposed links; per block of 32 keys: links of keys and values -> scores [key][16] -> p, rounded,
- *   as links [key pairs][16] -> o [E][16] -> rows */
+ *   q [16 rows][E] -> transposed links; per block of 32 keys: links of keys and values -> scores [key][16] -> p,
+ *   rounded, as links [key pairs][16] -> o [E][16] -> rows */
 #include "common/model/cpu/isa/attention/attention.h"
 #include "common/model/cpu/isa/bf16_chain.h"
 #include "common/model/cpu/isa/elementary.h"
@@ -67,8 +67,8 @@ struct span {
 };
 
 /* s[key][lane]: the scores; -infinity for keys outside the lane's first .. position. */
-static void score_block(struct lanes_state *s, int E, struct score_scale scale, int block, int count, vi first, vi position,
-                        const struct span *seen) {
+static void score_block(struct lanes_state *s, int E, struct score_scale scale, int block, int count, vi first,
+                        vi position, const struct span *seen) {
   for (int j = 0; j < count; j += LINK_ROWS) {
     vf dot[LINK_ROWS][2] = {{{0}}};
     for (int e = 0; e < E; e += 32) {

@@ -87,8 +87,8 @@ INLINE void score_links(vf dot[UNIT][2], const uint32_t *q, size_t q_stride, con
 
 /* Scores of a unit against NV tiles, of which the keys unseen .. valid - 1 count; -infinity for the others, and each
  * lane's larger halves. */
-INLINE void score(struct rows_state *s, const struct unit *u, int E, struct score_scale scale, int unseen, int valid, const int R,
-                  const int NV) {
+INLINE void score(struct rows_state *s, const struct unit *u, int E, struct score_scale scale, int unseen, int valid,
+                  const int R, const int NV) {
   const size_t q_stride = (size_t)round_up(E, 32) / 2;
   const uint32_t *q = s->q + (size_t)u->lane * q_stride, *keys[2] = {u->now.keys[0], u->now.keys[1]},
                  *next[2] = {u->next.keys[0], u->next.keys[1]};
@@ -107,14 +107,16 @@ INLINE void score(struct rows_state *s, const struct unit *u, int E, struct scor
     const vf none = vset(-HUGE_VALF);
     vf x[2] = {none, none};
     UNROLL
-    for (int v = 0; v < NV; v++) x[v] = (vf)_mm512_mask_mov_ps((__m512)none, counts[v], (__m512)attention_score(dot[r][v], scale));
+    for (int v = 0; v < NV; v++)
+      x[v] = (vf)_mm512_mask_mov_ps((__m512)none, counts[v], (__m512)attention_score(dot[r][v], scale));
     vstore(s->s[u->lane + r], x[0]);
     vstore(s->s[u->lane + r] + 16, x[1]);
     vstore(s->fold[u->lane + r], larger(x[0], x[1]));
   }
 }
 
-INLINE void score_unit(struct rows_state *s, const struct unit *u, int E, struct score_scale scale, int block, const int R) {
+INLINE void score_unit(struct rows_state *s, const struct unit *u, int E, struct score_scale scale, int block,
+                       const int R) {
   const int valid = u->position - block + 1, unseen = u->first - block;
   if (valid > 16)
     score(s, u, E, scale, unseen, valid < BLOCK ? valid : BLOCK, R, 2);

@@ -1,5 +1,5 @@
-/* Computes y = x W^T by blocks of 32 along the dot (NUMERICS.md, DOT), of bf16: any rows by links (bf16_chain.h), and few
- * rows at the levels without such an instruction.  gemm_chains.c has all others.
+/* Computes y = x W^T by blocks of 32 along the dot (NUMERICS.md, DOT), of bf16: any rows by links (bf16_chain.h), and
+ * few rows at the levels without such an instruction.  gemm_chains.c has all others.
  *
  * GEMM_ROWS rows x two vectors of outputs at a time run along the dot with their sums in registers.
  *
@@ -8,9 +8,9 @@
  * x is laid out once per block of rows, each 32 of K as 16 even then 16 odd floats, or as links; W is read as it is
  * packed and widened in registers, or lies in links already.  While a piece of W is multiplied, the next one is
  * prefetched, a share by every group of rows: with few rows (decoding) the memory has no other time to deliver it.  A
- * single row that reads W from far memory prefetches it into the first level, shortly before it is needed.  Data in memory
- * is read and prefetched in the order in which it lies: another order costs up to a third.  A row's bits depend only on
- * that row and W. */
+ * single row that reads W from far memory prefetches it into the first level, shortly before it is needed.  Data in
+ * memory is read and prefetched in the order in which it lies: another order costs up to a third.  A row's bits depend
+ * only on that row and W. */
 #include "common/model/cpu/isa/bf16_chain.h"
 #include "common/model/cpu/isa/gemm/outputs.h"
 
@@ -229,7 +229,8 @@ INLINE void gemm_groups(const struct piece *o, int lane, const int NV, const boo
   const bool far = o->last && lane == 0 && o->p->c->T > X_ROWS;
   for (int g = 0; g < groups; g++) {
     const int row = g * GEMM_ROWS, left = rows - row;
-    if (far) ask_outputs(o->y + (size_t)row * (size_t)o->p->c->W->N, o->p->c->W->N, left < GEMM_ROWS ? left : GEMM_ROWS);
+    if (far)
+      ask_outputs(o->y + (size_t)row * (size_t)o->p->c->W->N, o->p->c->W->N, left < GEMM_ROWS ? left : GEMM_ROWS);
     if (left >= GEMM_ROWS)
       gemm_micro(o, row, lane, &a, GEMM_ROWS, NV, in_order, of);
     else if (GEMM_ROWS > 3 && left == 3)

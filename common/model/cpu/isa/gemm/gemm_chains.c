@@ -4,11 +4,11 @@
  *   x [rows][K] -> floats, second-level cache   W [32 outputs][W_BLOCKS * 32 of K] -> floats, first level   -> sums [rows][32]
  *
  * A pass takes up to X_ROWS rows through all of W.  Its rows lie in groups of RUN_ROWS: [group][block of 32 along K]
- * [RUN_ROWS][16 even, 16 odd], so that the micro kernel reaches all rows by constant displacements from one pointer.  So few
- * rows that one group of MICRO_ROWS holds them wait for nothing but W, and go by it alone.
- * The first group widens a piece of W in the micro kernel's registers, keeps the floats for the other groups, and
- * prefetches the next piece.  A few groups that read much of W wait for memory: there each prefetches its share, so that memory
- * is asked evenly.  A row's bits depend only on that row and W. */
+ * [RUN_ROWS][16 even, 16 odd], so that the micro kernel reaches all rows by constant displacements from one pointer.
+ * So few rows that one group of MICRO_ROWS holds them wait for nothing but W, and go by it alone.  The first group
+ * widens a piece of W in the micro kernel's registers, keeps the floats for the other groups, and prefetches the next
+ * piece.  A few groups that read much of W wait for memory: there each prefetches its share, so that memory is asked
+ * evenly.  A row's bits depend only on that row and W. */
 #include "common/model/cpu/isa/gemm/outputs.h"
 #include "common/model/cpu/isa/micro_kernel.h"
 
@@ -190,7 +190,8 @@ INLINE void group_add(const struct piece *o, int g, int lane, const enum micro_w
   const struct pass *p = o->p;
   const int row = group_row(p, g), rows = group_row(p, g + 1) - row;
   const size_t next = micro_floats(kind) ? 16 : o->next_w / 4;
-  const char *ahead = o->ahead + TILE_BLOCK * sizeof(uint16_t) * (size_t)g / (size_t)p->shares; /* this group's share of a block */
+  const char *ahead =
+      o->ahead + TILE_BLOCK * sizeof(uint16_t) * (size_t)g / (size_t)p->shares; /* this group's share of a block */
   const struct block b = {.dst = p->s->sums + row * PANEL,
                           .ldd = PANEL,
                           .a = p->s->x + (g * p->x_blocks + o->begin % p->x_blocks) * group_block(p),
@@ -219,7 +220,9 @@ INLINE void group_add(const struct piece *o, int g, int lane, const enum micro_w
 static __attribute__((noinline)) void add_floats(const struct piece *o, int g, int lane) {
   group_add(o, g, lane, W_FLOATS);
 }
-static __attribute__((noinline)) void add_kept(const struct piece *o, int g, int lane) { group_add(o, g, lane, W_KEPT); }
+static __attribute__((noinline)) void add_kept(const struct piece *o, int g, int lane) {
+  group_add(o, g, lane, W_KEPT);
+}
 static __attribute__((noinline)) void add_pairs(const struct piece *o, int lane) { group_add(o, 0, lane, W_PAIRS); }
 static __attribute__((noinline)) void add_pairs_kept(const struct piece *o, int lane) {
   group_add(o, 0, lane, W_PAIRS_KEPT);

@@ -1,12 +1,14 @@
 /* Computes dW += dy^T x by chains of fused multiply-adds (micro_kernel.h).  Lanes run over K, rows over N, the dot over
  * tokens (NUMERICS.md, DOT).
  *
- *   T_CHUNK tokens of dy [N_BLOCK] and x [K_BLOCK], in memory -> floats, second-level cache -> sums [K_BLOCK / LANES][N_BLOCK][LANES]
+ *   T_CHUNK tokens of dy [N_BLOCK] and x [K_BLOCK], in memory -> floats, second-level cache -> sums [K_BLOCK /
+ *   LANES][N_BLOCK][LANES]
  *
- * x lies by [32 lanes][token]: such a slice, T_CHUNK lines of 128 bytes, and RUN_ROWS columns of dy are multiplied from the first-level
- * cache.  With AVX-512 their sums stay in registers meanwhile, and 16 columns of dy lie together, a line of each token; groups
- * of 6 would cost more to make than they bring.  A window is tall because x is laid out once for all of its rows.  Sums are added to dW once at the
- * end.  The next tokens are prefetched between the products, evenly: many at once hold up what is loaded meanwhile (weight_window.h). */
+ * x lies by [32 lanes][token]: such a slice, T_CHUNK lines of 128 bytes, and RUN_ROWS columns of dy are multiplied from
+ * the first-level cache.  With AVX-512 their sums stay in registers meanwhile, and 16 columns of dy lie together, a
+ * line of each token; groups of 6 would cost more to make than they bring.  A window is tall because x is laid out once
+ * for all of its rows.  Sums are added to dW once at the end.  The next tokens are prefetched between the products,
+ * evenly: many at once hold up what is loaded meanwhile (weight_window.h). */
 #include "common/model/cpu/isa/gemm/weight_window.h"
 #include "common/model/cpu/isa/micro_kernel.h"
 
@@ -23,7 +25,12 @@ enum {
 #if defined(__AVX512F__)
 enum { T_CHUNK = 128, DY_GROUP = 16, ROW_UNIT = DY_GROUP, DY_PAD = 0 };
 #else
-enum { T_CHUNK = 64, DY_GROUP = N_BLOCK, ROW_UNIT = RUN_ROWS, DY_PAD = 16 /* so that tokens do not share cache sets */ };
+enum {
+  T_CHUNK = 64,
+  DY_GROUP = N_BLOCK,
+  ROW_UNIT = RUN_ROWS,
+  DY_PAD = 16 /* so that tokens do not share cache sets */
+};
 #endif
 enum { DY_TOKEN = DY_GROUP + DY_PAD, DY_GROUP_SIZE = T_CHUNK * DY_TOKEN + 16 /* the last vector is stored whole */ };
 
@@ -33,16 +40,16 @@ struct weight_scratch {
   float sums[K_BLOCK / LANES][N_BLOCK][LANES];
 };
 
-/* n operands from index `at` on as floats, in lines of `width` that lie `stride` floats apart, the last one zero padded to
- * a multiple of 16; base NULL: zeros.  Vectors are stored whole, behind a line's end too. */
+/* n operands from index `at` on as floats, in lines of `width` that lie `stride` floats apart, the last one zero padded
+ * to a multiple of 16; base NULL: zeros.  Vectors are stored whole, behind a line's end too. */
 INLINE void load_lines(float *to, const int width, size_t stride, const void *base, size_t at, int n, const bool f32) {
   for (; n > 0; n -= width, at += (size_t)width, to += stride)
     for (int l = 0; l < width && l < round_up(n, 16); l += VL)
       vstore(to + l, base ? load_some_operands(base, at + (size_t)l, n - l > 0 ? n - l : 0, f32) : (vf){0});
 }
 
-/* Row t of dy and of x as floats at place `place`; t < 0: zeros.  What is stored behind a group's part of dy is stored anew
- * with the next token. */
+/* Row t of dy and of x as floats at place `place`; t < 0: zeros.  What is stored behind a group's part of dy is stored
+ * anew with the next token. */
 INLINE void load_place(const struct weight_backward_args *c, struct weight_scratch *s, const struct window *w,
                        int place, int t, const bool f32) {
   const size_t x = t < 0 ? 0 : row_of(c->row, (size_t)t) * (size_t)c->K + (size_t)w->k0,

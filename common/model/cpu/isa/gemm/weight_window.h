@@ -33,7 +33,8 @@ struct ahead {
   int t, end;
 };
 
-/* What comes behind the rows before t of window `at`, at most `rows` rows: of it or, after the last ones, of the next. */
+/* What comes behind the rows before t of window `at`, at most `rows` rows: of it or, after the last ones, of the
+ * next. */
 INLINE struct ahead ahead_of(const struct weight_backward_args *c, int at, int end, int t, int rows) {
   const bool over = t == c->T;
   struct ahead a = {.c = c, .window = window_at(c, at + over, end), .t = over ? 0 : t};
