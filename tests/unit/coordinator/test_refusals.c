@@ -177,9 +177,9 @@ static void a_coordinator_that_comes_back_before_the_answer_takes_it_then(void *
   coordinator_down(f);
   fake_trainer_finish_batches(&f->trainer);
   coordinator_up(f);
-  register_trainer(f);
-  register_server(f, &t.honest, "honest");
+  register_server(f, &t.honest, "honest"); /* before the trainer and its answer: others must be there to tell */
   register_server(f, &t.liar, "liar");
+  register_trainer(f);
   wait_left(f);
   json_free(serve_run(f, &t.honest, "r1", "completed"));
   expect_a_whole_step(f);
