@@ -102,8 +102,7 @@ static double product_ns(const struct ops *o, double T, double N, double K) {
   return computing > reading ? computing : reading;
 }
 
-/* --- memory and layout
- * ------------------------------------------------------------------------------------------------ */
+/* --- memory and layout --- */
 
 static void *ops_alloc(const struct ops *o, size_t bytes) {
   void *memory = NULL;
@@ -300,8 +299,7 @@ static float ops_largest(const struct ops *o, const void *operands, size_t n) {
   return largest == largest ? largest : HUGE_VALF;
 }
 
-/* --- forward
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- forward --- */
 
 static void ops_embed(const struct ops *o, float *x, const struct matrix *table, const int32_t *token, int T) {
   struct embed_args c = {.format = o->format, .links = in_links(o), .x = x, .table = table, .token = token};
@@ -439,8 +437,7 @@ static void ops_sample(const struct ops *o, struct draw *draws, int count, const
   split(o, cpu_of(o)->kernels->sample, &c, (size_t)count, 1, 1.5 * count * V);
 }
 
-/* --- backward
- * --------------------------------------------------------------------------------------------------------- */
+/* --- backward --- */
 
 static void ops_embed_backward(const struct ops *o, float *dtable, const float *dx, const int32_t *token, int T, int V,
                                int D) {
@@ -622,8 +619,7 @@ static void ops_logprob_backward(const struct ops *o, void *dlogits, const float
   split(o, cpu_of(o)->kernels->logprob_backward, &c, (size_t)T, 1, 1.0 * T * V);
 }
 
-/* --- optimizer
- * -------------------------------------------------------------------------------------------------------- */
+/* --- optimizer --- */
 
 static bool accumulate(const struct ops *o, int64_t *acc, const float *g, float *clear, size_t n, int scale_log2) {
   bool bad = false;
@@ -698,8 +694,7 @@ static void moment_values_make(struct moment_values *out) {
   for (int code = 0; code < 128; code++) out->m[128 + code] = -out->m[code];
 }
 
-/* --- creation
- * --------------------------------------------------------------------------------------------------------- */
+/* --- creation --- */
 
 static void ops_destroy(struct ops *o) {
   struct cpu_ops *cpu = (struct cpu_ops *)(void *)o;

@@ -22,8 +22,7 @@
 
 #define SUPPORT static inline
 
-/* --- guarded memory: freed all at once
- * --------------------------------------------------------------------------------- */
+/* --- guarded memory: freed all at once --- */
 
 enum { GUARDED_MAX = 4096 };
 static struct {
@@ -62,8 +61,7 @@ SUPPORT void guarded_free_all(void) {
   guarded_count = 0;
 }
 
-/* --- machines
- * ------------------------------------------------------------------------------------------------------------ */
+/* --- machines --- */
 
 struct machine {
   struct ops *ops;
@@ -123,8 +121,7 @@ SUPPORT void every_machine(void (*f)(const struct machine *)) {
   }
 }
 
-/* --- numbers
- * ------------------------------------------------------------------------------------------------------------- */
+/* --- numbers --- */
 
 static uint64_t random_state = 1;
 
@@ -204,8 +201,7 @@ SUPPORT struct matrix packed_matrix(const struct machine *m, const float *w, int
   return W;
 }
 
-/* --- comparison
- * ---------------------------------------------------------------------------------------------------------- */
+/* --- comparison --- */
 
 #define FAIL_AT(what, m, i, got, want)                                                                          \
   fail_msg("%s on %s, %s, %d threads: element %zu is %.9g (%08x), expected %.9g (%08x)", what, (m)->level,      \
