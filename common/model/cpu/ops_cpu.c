@@ -1,5 +1,5 @@
-/* Implements the operation table on a CPU: chooses the kernels of one instruction set and splits every operation's
- * outputs over the pool.
+/* Implements the operation table on a CPU: splits every operation's outputs over the pool, for the kernels that
+ * levels.c chooses.
  *
  *   ops->gemm(...) -> fills gemm_args -> split(): parts of outputs -> pool_run -> kernel(args, begin, end, scratch)
  *
@@ -15,11 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-#include "common/base/log.h"
 #include "common/model/cpu/kernels.h"
+#include "common/model/cpu/levels.h"
 #include "common/model/shard.h"
 
 /* Nanoseconds of one core: what is worth handing over, and what a piece lasts at least. */
@@ -28,7 +26,6 @@
 #define BYTES_PER_NS 10.0 /* of one core's stream */
 
 enum {
-  LEVELS = 5,
   PIECES = 8,          /* that a thread's share is cut into, at most */
   ROWS_PER_PIECE = 96, /* of a product: each piece lays out its operands for itself, or reads all of W */
   MANY_ROWS = 192,     /* of a thread: W is read twice or more, and each time for many rows */
@@ -766,91 +763,16 @@ static const struct ops operations = {
     .adamw8 = ops_adamw8,
 };
 
-/* The kernel saves tile data only for processes that ask; the permission is for all threads of the process. */
-static bool tiles_permitted(void) {
-  enum { REQUEST_STATE = 0x1023, TILE_DATA = 18 };
-  return syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA) == 0;
-}
-
-struct level {
-  const char *isa, *ops_name;
-  const struct cpu_kernels *kernels;
-  bool has; /* CPUID says so */
-};
-
-/* Best first. */
-static void find_levels(struct level levels[LEVELS]) {
-  __builtin_cpu_init();
-  const bool v4 = __builtin_cpu_supports("x86-64-v4"), bf16 = v4 && __builtin_cpu_supports("avx512bf16"),
-             amx = bf16 && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16");
-  levels[0] = (struct level){"amx", "cpu-amx", &cpu_kernels_amx, amx && tiles_permitted()};
-  levels[1] = (struct level){"v4-bf16", "cpu-v4-bf16", &cpu_kernels_v4_bf16, bf16};
-  levels[2] = (struct level){"v4", "cpu-v4", &cpu_kernels_v4, v4};
-  levels[3] = (struct level){"v3", "cpu-v3", &cpu_kernels_v3, __builtin_cpu_supports("x86-64-v3")};
-  levels[4] = (struct level){"v2", "cpu-v2", &cpu_kernels_v2, __builtin_cpu_supports("x86-64-v2")};
-}
-
-static bool usable(const struct level *l) { return l->has && (!l->kernels->holds || l->kernels->holds()); }
-
-/* "v4-bf16, v4, v3, v2" */
-static void list_usable(char *out, size_t size, const struct level levels[LEVELS]) {
-  size_t used = 0;
-  out[0] = '\0';
-  for (int i = 0; i < LEVELS; i++) {
-    if (!usable(&levels[i])) continue;
-    const int n = snprintf(out + used, size - used, "%s%s", used ? ", " : "", levels[i].isa);
-    assert(n > 0 && (size_t)n < size - used);
-    used += (size_t)n;
-  }
-}
-
-static enum rc choose_best(const struct level **out, const struct level levels[LEVELS], struct err *err) {
-  for (int i = 0; i < LEVELS; i++) {
-    if (!levels[i].has) continue;
-    if (usable(&levels[i])) {
-      *out = &levels[i];
-      return RC_OK;
-    }
-    log_warn(
-        "this CPU has the instructions of the %s kernels, but they do not give the bits of NUMERICS.md; passed over",
-        levels[i].isa);
-  }
-  return err_set(err, RC_UNSUPPORTED, "isa", "expected a CPU of level x86-64-v2 or above (SSE4.2), this one is below");
-}
-
-static enum rc choose_named(const struct level **out, const struct level levels[LEVELS], const char *isa,
-                            struct err *err) {
-  char list[64];
-  for (int i = 0; i < LEVELS; i++) {
-    if (strcmp(isa, levels[i].isa) != 0) continue;
-    *out = &levels[i];
-    if (usable(&levels[i])) return RC_OK;
-    list_usable(list, sizeof list, levels);
-    return err_set(err, RC_UNSUPPORTED, "isa", "this machine cannot run the %s kernels; it can run %s", isa, list);
-  }
-  list_usable(list, sizeof list, levels);
-  return err_set(err, RC_INVALID, "isa", "expected kernels that this machine can run (%s), got \"%s\"", list, isa);
-}
-
-static enum rc choose(struct level *out, const char *isa, struct err *err) {
-  struct level levels[LEVELS];
-  const struct level *chosen = NULL;
-  find_levels(levels);
-  const enum rc rc = isa && *isa ? choose_named(&chosen, levels, isa, err) : choose_best(&chosen, levels, err);
-  if (rc == RC_OK) *out = *chosen;
-  return rc;
-}
-
 enum rc ops_cpu_check(const char *isa, struct err *err) {
-  struct level level;
-  return choose(&level, isa, err);
+  struct cpu_level level;
+  return cpu_level_choose(&level, isa, err);
 }
 
 enum rc ops_cpu_create(struct ops **out, enum number_format format, const char *isa, struct pool *pool,
                        struct err *err) {
-  struct level level;
+  struct cpu_level level;
   *out = NULL;
-  const enum rc rc = choose(&level, isa, err);
+  const enum rc rc = cpu_level_choose(&level, isa, err);
   return rc == RC_OK ? cpu_ops_create(out, format, level.kernels, level.ops_name, pool, err) : rc;
 }
 
