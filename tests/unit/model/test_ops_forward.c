@@ -84,7 +84,8 @@ static void test_matrix(void **state) {
 static void gemm_on(const struct machine *m) {
   static const int sizes[][3] = {{1, 1, 1},    {3, 17, 33},   {1, 100, 70},   {13, 48, 64},
                                  {61, 70, 31}, {100, 33, 65}, {150, 16, 30},  {5, 40, 1100},
-                                 {2, 300, 96}, {600, 3, 40},  {70, 34, 3000}, {3, 18, 52000}};
+                                 {2, 300, 96}, {600, 3, 40},  {70, 34, 3000}, {3, 18, 52000},
+                                 {9, 33, 70},  {11, 49, 100}, {16, 64, 64},   {20, 130, 2100}};
   const struct ops *o = m->ops;
   for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
     int T = sizes[s][0], N = sizes[s][1], K = sizes[s][2];

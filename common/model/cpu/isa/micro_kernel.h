@@ -3,32 +3,34 @@
  *
  *   dst[r][lane] = dst[r][lane] + (even + odd)
  *
- * Registers: with AVX-512 8 rows x 2 vectors hold a chain, 16 sums, and both chains have room beside 2 vectors of w and
- * one element of a.  Sums over blocks stay in dst, in the first-level cache: 1 load and 1 store for 32 FMAs.  A store
- * of 64 bytes takes as long as two FMAs on some processors, so where there are several blocks, 4 rows keep these sums
- * in registers, too (micro_sums): 24 sums, none of which goes to memory.  Otherwise 6 rows x 2 vectors hold one chain
- * in 12 of 16 registers; the even chain runs before the odd one, and its sums wait in memory.  An FMA's latency asks
- * for 8 sums at a time; with fewer the processor starts the odd chain before the even one is done.
+ * Registers: with AVX-512 12 rows x 2 vectors hold a chain, 24 sums, beside 2 vectors of w and some elements of a; with
+ * AVX2 6 rows x 2 vectors hold one in 12 of 16.  The even chain runs before the odd one, and its sums wait in the
+ * first-level cache, as do those over blocks, in dst: 5 loads and stores for 32 FMAs.  Both chains of few rows fit side
+ * by side.  Fewer rows, with all sums in registers, would need more loads: 4 rows x 2 vectors take 6 for 8 FMAs, 12 rows
+ * 14 for 24, and on Intel's processors loads are what FMAs wait for.  (Where stores are dearer than loads, on AMD's Zen 4,
+ * 4 rows were 1.05 times as fast; it has instructions for bf16.)  An FMA's latency asks for 8 sums at a time; with fewer
+ * the processor starts the odd chain before the even one is done.
  *
  * w is float, laid out by the caller, or pairs of bf16 (vec.h), widened in registers: one instruction for R FMAs.
  *
  * Bounds: an FMA, an addition, a multiplication and a widening take the same two ports of AVX-512.  Of 2 x 16 steps of
- * R x 2 sums, R x 4 additions and (of pairs) 64 widenings leave R / (R + 1 + R / 16): 84 % at 8 rows; of floats 94 %.
+ * R x 2 sums, R x 4 additions and (of pairs) 64 widenings leave R / (R + 1 + R / 16): 87 % at 12 rows; of floats 94 %.
  * Where additions have ports of their own (AMD's), nothing is lost to them. */
 #ifndef LEASEHOLD_MODEL_CPU_ISA_MICRO_KERNEL_H
 #define LEASEHOLD_MODEL_CPU_ISA_MICRO_KERNEL_H
 
 #include "common/model/cpu/isa/vec.h"
 
+/* Rows of a group at most; sums of a chain for which both chains' fit into registers; for which steps are short. */
 #if defined(__AVX512F__)
-enum { MICRO_ROWS = 8, MICRO_FEW = 16 /* sums of a chain */, MICRO_SHORT = 6, RUN_ROWS = 4 };
+enum { MICRO_ROWS = 12, MICRO_FEW = 8, MICRO_SHORT = 6 };
 #else
-enum { MICRO_ROWS = 6, MICRO_FEW = 6, MICRO_SHORT = 0, RUN_ROWS = MICRO_ROWS };
+enum { MICRO_ROWS = 6, MICRO_FEW = 6, MICRO_SHORT = 0 };
 #endif
 
 /* What w holds; a constant wherever it is passed, as is row_a, the distance between rows of a.  W_PAIRS_KEPT: pairs,
  * whose floats are stored for more rows; W_KEPT: such floats.  All but W_FLOATS prefetch what comes next, a little with
- * each step:  many lines at once would hold up the loads. */
+ * each step: many lines at once would hold up the loads. */
 enum micro_w { W_FLOATS, W_KEPT, W_PAIRS, W_PAIRS_KEPT };
 INLINE bool micro_floats(const enum micro_w kind) { return kind == W_FLOATS || kind == W_KEPT; }
 
@@ -112,13 +114,14 @@ INLINE void micro_chain(vf acc[MICRO_ROWS][2], const struct block *b, const size
       for (int v = 0; v < NV; v++) acc[r][v] = (vf){0};
     }
   }
-  if (VL == 16 && R * NV <= MICRO_SHORT) { /* short steps, of which a loop costs a part: 1.2 times as fast with 3
-                                            * rows */
+  if (VL == 16 && R * NV <= MICRO_SHORT) { /* a loop costs a part of short steps: 1.2 times as fast with 3 rows */
 #pragma GCC unroll 3
     for (int s = multiplies; s < b->steps; s++) micro_step(acc, &c, b, row_a, false, is_odd, R, NV, kind);
     return;
   }
-#if !defined(__AVX512F__) && defined(__AVX2__)
+#if defined(__AVX512F__)
+#pragma GCC unroll 5
+#elif defined(__AVX2__)
 #pragma GCC unroll 4
 #endif
   for (int s = multiplies; s < b->steps; s++) micro_step(acc, &c, b, row_a, false, is_odd, R, NV, kind);
@@ -178,57 +181,37 @@ INLINE void micro(const struct block *b, const size_t row_a, int row, int lane, 
   }
 }
 
-/* Whether a run of blocks keeps its sums in registers. */
-INLINE bool micro_keeps(const enum micro_w kind) { return VL == 16 && kind != W_PAIRS; }
-
-/* Adds a block of R rows, at most RUN_ROWS, to sums in registers. */
-INLINE void micro_sums(vf sums[RUN_ROWS][2], const struct block *b, const size_t row_a, int lane, const int R,
-                       const int NV, const enum micro_w kind) {
-  vf even[MICRO_ROWS][2], odd[MICRO_ROWS][2];
-  micro_chain(even, b, row_a, 0, lane, false, R, NV, kind);
-  micro_chain(odd, b, row_a, 0, lane, true, R, NV, kind);
-  UNROLL
-  for (int r = 0; r < R; r++) {
-    UNROLL
-    for (int v = 0; v < NV; v++) sums[r][v] = sums[r][v] + (even[r][v] + odd[r][v]);
-  }
-}
-
 /* Calls call(R) for the R that `rows` is, 1 to MICRO_ROWS: a constant for each, so that its sums stay in registers. */
 #define MICRO_CASE(R, call) \
   case R:                   \
     call(R);                \
     break
-#define MICRO_CASES_TO_4(call) \
+#define MICRO_CASES_TO_6(call) \
   MICRO_CASE(1, call);         \
   MICRO_CASE(2, call);         \
   MICRO_CASE(3, call);         \
-  MICRO_CASE(4, call)
-#define MICRO_CASES_TO_6(call) \
-  MICRO_CASES_TO_4(call);      \
+  MICRO_CASE(4, call);         \
   MICRO_CASE(5, call);         \
   MICRO_CASE(6, call)
 #if defined(__AVX512F__)
 #define MICRO_CASES(call) \
   MICRO_CASES_TO_6(call); \
   MICRO_CASE(7, call);    \
-  MICRO_CASE(8, call)
-#define RUN_CASES(call) MICRO_CASES_TO_4(call)
+  MICRO_CASE(8, call);    \
+  MICRO_CASE(9, call);    \
+  MICRO_CASE(10, call);   \
+  MICRO_CASE(11, call);   \
+  MICRO_CASE(12, call)
 #else
 #define MICRO_CASES(call) MICRO_CASES_TO_6(call)
-#define RUN_CASES(call)   MICRO_CASES_TO_6(call)
 #endif
-#define SWITCH_ROWS(rows, cases) \
-  do {                           \
-    switch (rows) {              \
-      cases;                     \
-      default: break;            \
-    }                            \
+#define MICRO_BY_ROWS(rows, call) \
+  do {                            \
+    switch (rows) {               \
+      MICRO_CASES(call);          \
+      default: break;             \
+    }                             \
   } while (0)
-#define MICRO_BY_ROWS(rows, call) SWITCH_ROWS(rows, MICRO_CASES(call))
-
-/* The same of 1 to RUN_ROWS. */
-#define RUN_BY_ROWS(rows, call) SWITCH_ROWS(rows, RUN_CASES(call))
 
 /* Rows [row, row + rows), at most MICRO_ROWS. */
 INLINE void micro_group(const struct block *b, const size_t row_a, int row, int rows, int lane, const int NV,

@@ -3,9 +3,9 @@
  *
  *   x [rows][K] -> floats, second-level cache   W [32 outputs][W_BLOCKS * 32 of K] -> floats, first level   -> sums [rows][32]
  *
- * A pass takes up to X_ROWS rows through all of W.  Its rows lie in groups of RUN_ROWS: [group][block of 32 along K]
- * [RUN_ROWS][16 even, 16 odd], so that the micro kernel reaches all rows by constant displacements from one pointer.
- * So few rows that one group of MICRO_ROWS holds them wait for nothing but W, and go by it alone.  The first group
+ * A pass takes up to X_ROWS rows through all of W.  Its rows lie in groups of MICRO_ROWS: [group][block of 32 along K]
+ * [MICRO_ROWS][16 even, 16 odd], so that the micro kernel reaches all rows by constant displacements from one pointer.
+ * So few rows that one group holds them wait for nothing but W, and go by it alone.  The first group
  * widens a piece of W in the micro kernel's registers, keeps the floats for the other groups, and prefetches the next
  * piece.  A few groups that read much of W wait for memory: there each prefetches its share, so that memory is asked
  * evenly.  A row's bits depend only on that row and W. */
@@ -15,12 +15,13 @@
 enum {
   PANEL = 32,
   LINE = 64,
-  TILE_BLOCK = 16 * 32, /* operands of a tile of W along 32 of the dot */
-  W_BLOCKS = 4,         /* of 32 along the dot, of W at a time: 16 KiB of floats */
-  GROUPS_FEW = VL == 16 ? 8 : 6, /* that share the prefetching of W, */
-  MUCH_W = 512 << 10,   /* of so many bytes at least */
-  X_ROWS = 96,          /* a multiple of RUN_ROWS */
-  X_WORDS = 196608      /* of x in scratch */
+  TILE_BLOCK = 16 * 32,         /* operands of a tile of W along 32 of the dot */
+  W_BLOCKS = 4,                 /* of 32 along the dot, of W at a time: 16 KiB of floats */
+  FEW_ROWS = 36,                /* whose groups share the prefetching of W, */
+  MUCH_W = 512 << 10,           /* of so many bytes at least */
+  X_ROWS = 96,                  /* a multiple of MICRO_ROWS */
+  X_WORDS = 196608,             /* of x in scratch */
+  GROUP_BLOCK = MICRO_ROWS * 32 /* floats of a group along 32 of the dot */
 };
 
 struct chains_scratch {
@@ -34,33 +35,28 @@ struct pass {
   struct chains_scratch *s;
   int row, rows, groups;
   int blocks, x_blocks; /* of 32 along the dot: all, and of x in scratch at a time */
-  int group;            /* rows of a group in scratch */
   int shares;           /* how many groups prefetch W */
 };
-
-/* Floats of a group's block; a constant where all groups are alike. */
-INLINE int group_block(const struct pass *p) { return (RUN_ROWS == MICRO_ROWS ? RUN_ROWS : p->group) * 32; }
 
 static int group_row(const struct pass *p, int g) { return p->rows * g / p->groups; }
 
 /* The next of rows [t, end). */
 static struct pass pass_of(const struct gemm_args *c, struct chains_scratch *s, int t, int end) {
   struct pass p = {.c = c, .s = s, .row = t, .blocks = round_up(c->W->K, 32) / 32};
-  const int left = end - t, group = c->format == FORMAT_BF16 && left <= MICRO_ROWS ? MICRO_ROWS : RUN_ROWS;
-  p.group = group;
-  int most = X_WORDS / (p.blocks * group * 32) * group;
+  const int left = end - t;
+  int most = X_WORDS / (p.blocks * GROUP_BLOCK) * MICRO_ROWS;
   p.x_blocks = p.blocks;
   if (most > X_ROWS) most = X_ROWS;
   if (most == 0) { /* a dot too long for scratch */
-    most = group;
-    p.x_blocks = X_WORDS / (group * 32) / W_BLOCKS * W_BLOCKS;
+    most = MICRO_ROWS;
+    p.x_blocks = X_WORDS / GROUP_BLOCK / W_BLOCKS * W_BLOCKS;
   }
   const int passes = (left + most - 1) / most;
-  p.rows = round_up((left + passes - 1) / passes, group);
+  p.rows = round_up((left + passes - 1) / passes, MICRO_ROWS);
   if (p.rows > left) p.rows = left;
-  p.groups = (p.rows + group - 1) / group;
+  p.groups = (p.rows + MICRO_ROWS - 1) / MICRO_ROWS;
   const bool waits = (size_t)c->W->N * (size_t)c->W->K * sizeof(uint16_t) >= MUCH_W;
-  p.shares = waits && p.groups <= GROUPS_FEW ? p.groups : 1;
+  p.shares = waits && p.rows <= FEW_ROWS ? p.groups : 1;
   return p;
 }
 
@@ -70,8 +66,8 @@ INLINE void lay_out_x(const struct pass *p, int block, const bool f32) {
   for (int g = 0; g < p->groups; g++) {
     for (int r = group_row(p, g); r < group_row(p, g + 1); r++) {
       const size_t row = (size_t)(p->row + r) * (size_t)K;
-      float *even = p->s->x + g * p->x_blocks * group_block(p) + (r - group_row(p, g)) * 32;
-      for (int b = 0; b < count; b++, even += group_block(p)) {
+      float *even = p->s->x + g * p->x_blocks * GROUP_BLOCK + (r - group_row(p, g)) * 32;
+      for (int b = 0; b < count; b++, even += GROUP_BLOCK) {
         const int k = (block + b) * 32;
         if (k + 32 <= K)
           split32(even, even + 16, p->c->x, row + (size_t)k, f32);
@@ -127,31 +123,8 @@ static void store_sums(const struct piece *o, int row, int rows) {
   }
 }
 
-/* The sums of R rows x 2 vectors: where they begin, and where they end: in y, or until the next piece in memory. */
-INLINE void sums_begin(vf sums[RUN_ROWS][2], const struct piece *o, const float *kept, const int R) {
-  UNROLL
-  for (int r = 0; r < R; r++) {
-    UNROLL
-    for (int v = 0; v < 2; v++) sums[r][v] = o->begin == 0 ? (vf){0} : vload(kept + r * PANEL + v * VL);
-  }
-}
-
-INLINE void sums_end(const struct piece *o, vf sums[RUN_ROWS][2], float *kept, float *y, const int R) {
-  UNROLL
-  for (int r = 0; r < R; r++, y += o->p->c->W->N) {
-    UNROLL
-    for (int v = 0; v < 2; v++) {
-      const int lanes = o->lanes - v * VL;
-      if (!o->last)
-        vstore(kept + r * PANEL + v * VL, sums[r][v]);
-      else if (lanes > 0)
-        store_some(y + v * VL, o->p->c->accumulate ? load_some(y + v * VL, lanes) + sums[r][v] : sums[r][v], lanes);
-    }
-  }
-}
-
-INLINE void block_next(struct block *b, size_t group_block, const enum micro_w kind) {
-  b->a += group_block;
+INLINE void block_next(struct block *b, const enum micro_w kind) {
+  b->a += GROUP_BLOCK;
   b->w = (const char *)b->w + (micro_floats(kind) ? 32 * PANEL * sizeof(float) : TILE_BLOCK * sizeof(uint16_t));
   for (int tile = 0; tile < 2 && kind != W_FLOATS; tile++) b->ahead[tile] += TILE_BLOCK * sizeof(uint16_t);
   if (kind == W_PAIRS_KEPT) b->keep += 32 * PANEL;
@@ -166,23 +139,8 @@ INLINE void run_along(const struct piece *o, struct block b, int row, int lane, 
     if (asks) ask_outputs(o->y + (size_t)(row + asked) * (size_t)N, N, R * (i + 1) / o->blocks - asked);
     b.first = o->begin + i == 0;
     micro(&b, 32, 0, lane, R, 2, kind);
-    block_next(&b, (size_t)group_block(o->p), kind);
+    block_next(&b, kind);
   }
-}
-
-/* The same, with sums in registers. */
-INLINE void run_kept(const struct piece *o, struct block b, int row, int lane, const int R, const enum micro_w kind) {
-  const bool asks = o->last && o->p->c->T > X_ROWS;
-  const int N = o->p->c->W->N;
-  float *y = o->y + (size_t)row * (size_t)N;
-  vf sums[RUN_ROWS][2];
-  if (asks) ask_outputs(y, N, R);
-  sums_begin(sums, o, b.dst, R);
-  for (int i = 0; i < o->blocks; i++) {
-    micro_sums(sums, &b, 32, lane, R, 2, kind);
-    block_next(&b, (size_t)group_block(o->p), kind);
-  }
-  sums_end(o, sums, b.dst, y, R);
 }
 
 /* Group g. Where the panel has one tile only, AVX-512's second vector repeats it. */
@@ -194,7 +152,7 @@ INLINE void group_add(const struct piece *o, int g, int lane, const enum micro_w
       o->ahead + TILE_BLOCK * sizeof(uint16_t) * (size_t)g / (size_t)p->shares; /* this group's share of a block */
   const struct block b = {.dst = p->s->sums + row * PANEL,
                           .ldd = PANEL,
-                          .a = p->s->x + (g * p->x_blocks + o->begin % p->x_blocks) * group_block(p),
+                          .a = p->s->x + (g * p->x_blocks + o->begin % p->x_blocks) * GROUP_BLOCK,
                           .odd_a = 16,
                           .step_a = 1,
                           .w = micro_floats(kind) ? (const void *)p->s->w : (const void *)o->w,
@@ -206,13 +164,7 @@ INLINE void group_add(const struct piece *o, int g, int lane, const enum micro_w
                           .step_ahead = LINE / (size_t)p->shares,
                           .keep = p->s->w};
 #define RUN_ALONG(R) run_along(o, b, row, lane, R, kind)
-#define RUN_KEPT(R) run_kept(o, b, row, lane, R, kind)
-  if (micro_keeps(kind)) {
-    RUN_BY_ROWS(rows, RUN_KEPT);
-    return;
-  }
   MICRO_BY_ROWS(rows, RUN_ALONG);
-#undef RUN_KEPT
 #undef RUN_ALONG
   if (o->last && (lane + 2 * VL == PANEL || lane + 2 * VL >= o->lanes)) store_sums(o, row, rows);
 }
@@ -228,7 +180,7 @@ static __attribute__((noinline)) void add_pairs_kept(const struct piece *o, int 
   group_add(o, 0, lane, W_PAIRS_KEPT);
 }
 
-/* All groups of rows. The first one widens W for the others. */
+/* All groups of rows.  The first one widens W for the others. */
 INLINE void piece_add(const struct piece *o, const bool f32) {
   if (f32) lay_out_w(o);
   for (int lane = 0; lane < PANEL && lane < o->lanes; lane += 2 * VL) {

@@ -4,9 +4,9 @@
  *   T_CHUNK tokens of dy [N_BLOCK] and x [K_BLOCK], in memory -> floats, second-level cache -> sums [K_BLOCK /
  *   LANES][N_BLOCK][LANES]
  *
- * x lies by [32 lanes][token]: such a slice, T_CHUNK lines of 128 bytes, and RUN_ROWS columns of dy are multiplied from
- * the first-level cache.  With AVX-512 their sums stay in registers meanwhile, and 16 columns of dy lie together, a
- * line of each token; groups of 6 would cost more to make than they bring.  A window is tall because x is laid out once
+ * x lies by [32 lanes][token]: such a slice, T_CHUNK lines of 128 bytes, and GROUP_ROWS columns of dy are multiplied
+ * from the first-level cache.  With AVX-512 16 columns of dy lie together, a line of each token; groups of 6 would cost
+ * more to make than they bring.  A window is tall because x is laid out once
  * for all of its rows.  Sums are added to dW once at the end.  The next tokens are prefetched between the products,
  * evenly: many at once hold up what is loaded meanwhile (weight_window.h). */
 #include "common/model/cpu/isa/gemm/weight_window.h"
@@ -23,12 +23,13 @@ enum {
 };
 
 #if defined(__AVX512F__)
-enum { T_CHUNK = 128, DY_GROUP = 16, ROW_UNIT = DY_GROUP, DY_PAD = 0 };
+enum { T_CHUNK = 128, DY_GROUP = 16, GROUP_ROWS = 8, ROW_UNIT = DY_GROUP, DY_PAD = 0 };
 #else
 enum {
   T_CHUNK = 64,
   DY_GROUP = N_BLOCK,
-  ROW_UNIT = RUN_ROWS,
+  GROUP_ROWS = MICRO_ROWS,
+  ROW_UNIT = GROUP_ROWS,
   DY_PAD = 16 /* so that tokens do not share cache sets */
 };
 #endif
@@ -75,38 +76,23 @@ INLINE int load_chunk(const struct weight_backward_args *c, struct weight_scratc
 
 /* R rows of a group against NV vectors of 32 lanes, over all places of the chunk. */
 INLINE void run_places(struct block b, int places, int lane, const int R, const int NV) {
-  const bool keeps = micro_keeps(W_FLOATS);
-  vf sums[RUN_ROWS][2];
-  UNROLL
-  for (int r = 0; keeps && r < R; r++) {
-    UNROLL
-    for (int v = 0; v < NV; v++) sums[r][v] = b.first ? (vf){0} : vload(b.dst + r * LANES + lane + v * VL);
-  }
   for (int t = 0; t < places; t += 32) {
     b.steps = places - t < 32 ? (places - t) / 2 : 16;
-    if (keeps)
-      micro_sums(sums, &b, 1, lane, R, NV, W_FLOATS);
-    else
-      micro(&b, 1, 0, lane, R, NV, W_FLOATS);
-    b.first &= keeps;
+    micro(&b, 1, 0, lane, R, NV, W_FLOATS);
+    b.first = false;
     b.a += 32 * DY_TOKEN;
     b.w = (const float *)b.w + 32 * LANES;
-  }
-  UNROLL
-  for (int r = 0; keeps && r < R; r++) {
-    UNROLL
-    for (int v = 0; v < NV; v++) vstore(b.dst + r * LANES + lane + v * VL, sums[r][v]);
   }
 }
 
 static void multiply_chunk(struct weight_scratch *s, const struct window *w, int places, bool first,
                            struct ahead *ahead) {
   const int lanes = round_up(w->k_count, 16), rows_asked = ahead->end - ahead->t;
-  const int products = (w->k_count + LANES - 1) / LANES * ((w->n_count + RUN_ROWS - 1) / RUN_ROWS);
+  const int products = (w->k_count + LANES - 1) / LANES * ((w->n_count + GROUP_ROWS - 1) / GROUP_ROWS);
   int due = 0;
   for (int k = 0; k < lanes; k += LANES)
-    for (int n = 0; n < w->n_count; n += RUN_ROWS) {
-      const int rows = w->n_count - n < RUN_ROWS ? w->n_count - n : RUN_ROWS;
+    for (int n = 0; n < w->n_count; n += GROUP_ROWS) {
+      const int rows = w->n_count - n < GROUP_ROWS ? w->n_count - n : GROUP_ROWS;
       const struct block b = {.dst = s->sums[k / LANES][n],
                               .ldd = LANES,
                               .a = s->dy[n / DY_GROUP] + n % DY_GROUP,
@@ -121,9 +107,9 @@ static void multiply_chunk(struct weight_scratch *s, const struct window *w, int
 #define RUN_TWO(R) run_places(b, places, lane, R, 2)
 #define RUN_ONE(R) run_places(b, places, lane, R, 1)
         if (VL < 16 || k + VL < lanes)
-          RUN_BY_ROWS(rows, RUN_TWO);
+          MICRO_BY_ROWS(rows, RUN_TWO);
         else
-          RUN_BY_ROWS(rows, RUN_ONE);
+          MICRO_BY_ROWS(rows, RUN_ONE);
 #undef RUN_TWO
 #undef RUN_ONE
       }
