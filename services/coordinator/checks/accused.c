@@ -8,6 +8,7 @@
 #include "services/coordinator/pool/workers.h"
 #include "services/coordinator/rounds/run_life.h"
 #include "services/coordinator/rounds/stream.h"
+#include "services/coordinator/writer/core.h"
 #include "services/coordinator/writer/journal.h"
 
 enum rc drawer_at(struct core *c, const struct drawn_token *t, int64_t *worker, struct err *err) {
@@ -38,6 +39,7 @@ void accused_add(struct accused *a, const char *name, const char *detail) {
   if (a->count < ACCUSED_MAX) a->names[a->count++] = name;
 }
 
+/* Whom a coordinator's start has cut off is still there: it registers again, for as long as a worker may be silent. */
 static enum rc pool_look(struct core *c, const struct accused *a, const char *name, struct checked_pool *out,
                          struct err *err) {
   const struct bind binds[] = {b_int(a->run), b_int(a->since), b_text(name)};
@@ -51,9 +53,11 @@ static enum rc pool_look(struct core *c, const struct accused *a, const char *na
   if (rc == RC_OK)
     rc = store_int(
         c->store, &out->others_live, err,
-        "SELECT count(*) FROM workers WHERE live = 1 AND kind = ?2 AND name <> ?3 AND name NOT IN (SELECT name FROM "
-        "quarantines WHERE run = ?1)",
-        BINDS(b_int(a->run), b_int(WORKER_GENERATION), b_text(name)));
+        "SELECT count(DISTINCT name) FROM workers WHERE (live = 1 OR (gone_reason = " SQL_GONE_BY_START
+        " AND gone_ms > ?4)) AND kind = ?2 AND name <> ?3 AND name NOT IN (SELECT name FROM quarantines WHERE run = "
+        "?1)",
+        BINDS(b_int(a->run), b_int(WORKER_GENERATION), b_text(name),
+              b_int(c->wall_ms - core_options(c)->worker_ttl_ms)));
   return rc;
 }
 

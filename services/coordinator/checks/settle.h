@@ -7,7 +7,7 @@
  *
  * On the writer's thread; a group that is not what was checked any more is left alone, and one that is to be refused
  * until its check was confirmed.  RC_UNAVAILABLE, and nothing is settled, when the trainer that answered holds its
- * place no more:  whether its bits were promised is not known then.  Previous hop of a rollout:  check_message.c.
+ * place no more: whether its bits were promised is not known then.  Previous hop of a rollout: check_message.c.
  * Next: rounds/group_seal.c, or a lease again. */
 #ifndef LEASEHOLD_COORDINATOR_CHECKS_SETTLE_H
 #define LEASEHOLD_COORDINATOR_CHECKS_SETTLE_H

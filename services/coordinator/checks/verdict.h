@@ -51,7 +51,7 @@ enum sample_verdict verdict_of_sample(const struct checked_sample *s);
 /* The other workers of the round, when one sent samples that are refused. */
 struct checked_pool {
   int64_t others_held;        /* of these: sent a sample that holds */
-  int64_t others_live;        /* live, and not in quarantine */
+  int64_t others_live;        /* live, or about to be again after the coordinator's start, and not in quarantine */
   int64_t others_quarantined; /* in this round */
 };
 enum worker_verdict {

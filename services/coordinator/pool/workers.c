@@ -21,8 +21,8 @@ enum { OTHERS_SHARE = 8 }; /* one in so many places is for other addresses and t
 
 enum rc workers_forget_all(struct core *c, struct err *err) {
   enum rc rc = store_exec(c->store, err,
-                          "UPDATE workers SET live = 0, ready = 0, gone_ms = ?1, gone_reason = 'the coordinator was "
-                          "started again', push_token = NULL WHERE live = 1",
+                          "UPDATE workers SET live = 0, ready = 0, gone_ms = ?1, gone_reason = " SQL_GONE_BY_START
+                          ", push_token = NULL WHERE live = 1",
                           BINDS(b_int(c->wall_ms)));
   if (rc == RC_OK)
     rc = store_exec(c->store, err,

@@ -11,6 +11,9 @@
 #include "services/coordinator/pool/pool.h"
 #include "services/coordinator/writer/command.h"
 
+/* workers.gone_reason of those that were live when the coordinator went down. */
+#define SQL_GONE_BY_START "'the coordinator was started again'"
+
 /* At the start of an epoch: no worker is live, granted leases are expired. */
 enum rc workers_forget_all(struct core *c, struct err *err);
 /* Ends workers that were silent too long. */

@@ -162,7 +162,8 @@ static void a_coordinator_that_comes_back_takes_the_refusal_once(void **state) {
   assert_int_equal(read_int(f, "SELECT count(*) FROM incidents WHERE kind = 'sample_refused'"), 1);
 }
 
-/* It has the answer, and the coordinator does not. */
+/* It has the answer, and the coordinator does not, which is told before the servers are back: the honest one is still
+ * counted among those that can tell who is at fault. */
 static void a_coordinator_that_comes_back_before_the_answer_takes_it_then(void **state) {
   struct fixture *f = *state;
   struct two t;
@@ -177,10 +178,10 @@ static void a_coordinator_that_comes_back_before_the_answer_takes_it_then(void *
   coordinator_down(f);
   fake_trainer_finish_batches(&f->trainer);
   coordinator_up(f);
-  register_server(f, &t.honest, "honest"); /* before the trainer and its answer: others must be there to tell */
-  register_server(f, &t.liar, "liar");
   register_trainer(f);
   wait_left(f);
+  register_server(f, &t.honest, "honest");
+  register_server(f, &t.liar, "liar");
   json_free(serve_run(f, &t.honest, "r1", "completed"));
   expect_a_whole_step(f);
 }
