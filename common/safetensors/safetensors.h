@@ -38,7 +38,7 @@ enum rc st_open_memory(struct st_file **out, const void *bytes, size_t len, stru
 enum rc st_open_file(struct st_file **out, const char *path, struct err *err);
 /* The weights of a Hugging Face folder as if they were one file: model.safetensors, else the shards that
  * model.safetensors.index.json names.  Every tensor of the index must be in the shard that it names, and no tensor in
- * two:  RC_INVALID; RC_NOT_FOUND when the folder holds neither. */
+ * two: RC_INVALID; RC_NOT_FOUND when the folder holds neither. */
 enum rc st_open_folder(struct st_file **out, const char *dir, struct err *err);
 bool st_folder_has_weights(const char *dir);
 void st_close(struct st_file *f); /* NULL is fine */

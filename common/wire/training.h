@@ -83,8 +83,7 @@ enum rc run_start_read(struct run_start *s, const struct json *value, struct are
 struct open_run {
   const char *run;
   uint64_t epoch, fence, seed;
-  int64_t
-      current_version; /* the coordinator's recorded version; absent: 0.  A repeat of the request may have another */
+  int64_t current_version; /* the coordinator's recorded version; absent: 0.  A repeat may have another */
   struct run_start start;
   struct training_config training;
 };

@@ -1,6 +1,6 @@
 /* The model's own code over the device's table: no host code touches the device's memory (over the emulated device that
  * ends the process), weights and steps are what they are on the CPU, and what sampler and trainer promise each other
- * holds:  a token's log-probability has the same bits decoded, prefilled, in whatever company, and in training. */
+ * holds: a token's log-probability has the same bits decoded, prefilled, in whatever company, and in training. */
 #include "tests/cuda/support.h"
 
 #include <math.h>

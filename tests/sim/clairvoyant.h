@@ -3,7 +3,7 @@
  *
  * The search starts from many orders and ramps, moves groups about by admission.c's play, and runs what it likes best
  * in the world; the same groups are members.  It is no optimum, only hard to beat.  The bound is REFERENCES' "FIFO
- * trainer":  for every k, the time before which no k groups can be ready and then the training of all that cannot be
+ * trainer": for every k, the time before which no k groups can be ready and then the training of all that cannot be
  * over by then.
  *
  * Called by sim_rounds.c, predict.c and test_simulation.c. */

@@ -2,12 +2,12 @@
  * has every formula with its derivative and its source.
  *
  * The behaviour policy (`old`) sampled the tokens.  The proximal policy is the one that PPO's clip keeps the new one
- * near:  the behaviour policy in PPO, the weights just before the optimizer step in AReaL, an average of recent weights
+ * near: the behaviour policy in PPO, the weights just before the optimizer step in AReaL, an average of recent weights
  * in Hilton et al.  The reference is the one that the KL term keeps it near.  All three are constants to the
  * derivative.  Where a run takes one optimizer step a round over that round's samples, the first two are the current
  * policy, every ratio is exactly 1, and every policy loss has the derivative -A (and the KL term's).  With update
  * "inflight" several versions are the behaviour policy, a token's being the one that sampled it, and the proximal
- * policy is the current one:  decoupled PPO is then a policy gradient weighted by new / behaviour, which `tis` caps.
+ * policy is the current one: decoupled PPO is then a policy gradient weighted by new / behaviour, which `tis` caps.
  *
  * `tis` counts a token whose weight is above the cap with the cap; AReaL's cap leaves such tokens out. */
 #ifndef LEASEHOLD_MODEL_LEARNING_LOSS_H

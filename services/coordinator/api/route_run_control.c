@@ -3,7 +3,7 @@
  * pause: no more leases are granted; what is leased finishes, a round in training is trained and published, then
  * everything waits.  resume undoes it, also when trouble has paused the run: then the driver verifies the trainer
  * anew, and opens the run if it was never opened.  stop ends the run at once, unless the trainer is in the middle of a
- * step:  then the run is `stopping` until that version is published, so that coordinator and trainer agree on the
+ * step: then the run is `stopping` until that version is published, so that coordinator and trainer agree on the
  * weights.  Each is idempotent: a repeat is 200. */
 #include "services/coordinator/api/route_run_control.h"
 

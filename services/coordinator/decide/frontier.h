@@ -6,7 +6,7 @@
  * Order of service: groups overtaken for too long; the frontier, least expected remaining work first; later groups by
  * ordinal; evaluation groups.  Where admission.c has planned an order, a group's place in it stands for its ordinal,
  * and all of the round is the frontier.  Any group that is whole can be trained, so the one that lacks least is
- * finished first:  in the simulation that beats longest-first and plain order, most where leases are lost.  A gate
+ * finished first: in the simulation that beats longest-first and plain order, most where leases are lost.  A gate
  * (RolloutPipe, literally) stops behind the frontier and may leave slots empty; off is first come first served.
  *
  * Called by leases.c on the writer's thread for each poll, before dispatch.c cuts leases.  No database, no clock, no

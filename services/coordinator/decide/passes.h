@@ -35,7 +35,7 @@ bool pass_is_late(const struct pass_facts *p, int64_t timeout_ms);
 
 /* Which of these groups, in the order of their passes, a batch may take: take[n].  idle: the trainer has nothing to do;
  * then, when it could take none of them otherwise, it takes the last one that no preprocessor has begun.
- * preprocessors:  that hold the reference; 0: nothing is waited for.  Returns how many may be taken. */
+ * preprocessors: that hold the reference; 0: nothing is waited for.  Returns how many may be taken. */
 int passes_select(const struct pass_facts *passes, int n, int preprocessors, int64_t timeout_ms, bool idle, bool *take);
 
 /* How many of the waiting passes a poll is granted: its share of them, at least one, at most what it asked for (>= 1).

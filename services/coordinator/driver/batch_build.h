@@ -18,8 +18,7 @@
 
 struct built_batch {
   struct submit_batch message; /* groups, ids; the caller fills batch_id, run, epoch, fence, version */
-  struct json_f32s
-      *behaviour; /* per sample, in message order: log-probabilities of the trained tokens; NULL for cross-entropy */
+  struct json_f32s *behaviour; /* per sample, in message order: of the trained tokens; NULL for cross-entropy */
   bool **compared; /* per sample and trained token: batch_lag.h; NULL: all are */
   struct lag_sums lag;   /* of all groups */
   struct lag_sums *lags; /* [message.group_count], of each; of no tokens but in `inflight` */

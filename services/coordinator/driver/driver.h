@@ -8,7 +8,7 @@
  * Started and stopped by main.c.  Besides the run's context it keeps nothing that the database does not hold, and every
  * step can be taken again after a restart, because batches and steps are idempotent by id.  Trouble that passes is
  * waited out, any other pauses the run with a sentence (trouble.h).  Previous hop of a rollout: rounds/group_seal.c.
- * Next:  train.c. */
+ * Next: train.c. */
 #ifndef LEASEHOLD_COORDINATOR_DRIVER_DRIVER_H
 #define LEASEHOLD_COORDINATOR_DRIVER_DRIVER_H
 

@@ -5,7 +5,7 @@
  *
  * Driver's thread.  A repeat is harmless.  Afterwards the writer has the run's context, so that samples can be leased
  * and results taken, and the trainer is verified to hold the recorded version.  Previous step of a run: run_check.c.
- * Next:  rounds/round.c opens round 0. */
+ * Next: rounds/round.c opens round 0. */
 #ifndef LEASEHOLD_COORDINATOR_DRIVER_START_H
 #define LEASEHOLD_COORDINATOR_DRIVER_START_H
 

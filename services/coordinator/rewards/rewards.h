@@ -18,8 +18,7 @@ struct rewards;
 struct rewards_options {
   const char *hosts; /* --reward-hosts */
   const char *token; /* bearer token that reward servers are shown; NULL or "": none */
-  const char
-      *ca_file; /* --reward-ca: who signs the certificates of https servers; NULL or "": those that the system trusts */
+  const char *ca_file; /* --reward-ca: who signs https servers' certificates; NULL or "": whom the system trusts */
   int threads;         /* calls at once, of all terms */
 };
 

@@ -34,8 +34,8 @@ struct dataset_watch {
   void *context;
 };
 /* Checks whether it would load, and keeps nothing.  The message names the first DATASET_FAULTS_SHOWN bad lines.  t
- * NULL:  there is no tokenizer, so chat templates and the number of tokens are not checked.  watch NULL: to the end.
- * RC_TIMEOUT:  the watch has ended it, and no bad line was met before. */
+ * NULL: there is no tokenizer, so chat templates and the number of tokens are not checked.  watch NULL: to the end.
+ * RC_TIMEOUT: the watch has ended it, and no bad line was met before. */
 enum rc dataset_check(const char *path, const struct tokenizer *t, const struct dataset_options *options,
                       const struct dataset_watch *watch, struct err *err);
 void dataset_free(struct dataset *d);

@@ -20,8 +20,7 @@ struct dataset_item {
   const char *prompt; /* text as encoded (chat template applied); it may hold NULs */
   size_t prompt_bytes;
   const char *answer; /* "" when absent; numbers as their decimal text */
-  const char
-      *extra; /* the other keys as a JSON object text ("{}"), for verifiers: countdown reads "numbers" and "target" */
+  const char *extra;  /* the other keys as a JSON object ("{}"), for verifiers: countdown's "numbers" and "target" */
   const int32_t *prompt_ids;
   int prompt_length;
   const int32_t *completion_ids;

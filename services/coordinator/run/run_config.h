@@ -43,8 +43,7 @@ struct run_config {
    * groups_per_step of them, in the order of their ordinals (decide/membership.h); the round's own step takes those
    * left.  Behaviour log-probabilities stay those of the round's version, which is superseded once the round is
    * consumed. */
-  int32_t
-      groups_per_step; /* "minibatch": 1 .. groups_per_round; "strict": 0, and left out; "inflight": groups_per_round */
+  int32_t groups_per_step; /* "minibatch": 1 .. groups_per_round; "strict": 0, left out; "inflight": that */
   /* "inflight": a round is an optimizer step, which takes the first groups_per_step trainable groups by `order`, and
    * weights are swapped while samples are drawn.  Else 0, and left out. */
   int32_t max_lag;            /* versions that may come between a token and the step that trains on it */
@@ -98,7 +97,7 @@ struct run_config {
   enum inexact_rule on_inexact;
   int32_t group_timeout_ms; /* from a group's first lease on; then it has failed, and the round is not exact */
   /* Where training.kl_coefficient is not 0: a group waits so long for a preprocessor that has begun it; 0, and left
-   * out:  for RUN_PASS_TIMEOUT_MS (run_pass_timeout_ms). */
+   * out: for RUN_PASS_TIMEOUT_MS (run_pass_timeout_ms). */
   int32_t pass_timeout_ms;
   int32_t stage_timeout_ms; /* pushing a version to one server */
   /* cross_entropy: push weights to servers every so many rounds; 0: only after the last. Other objectives: always 1 */

@@ -304,7 +304,7 @@ static const char *const steps[] = {
     /* 13: steps that take groups of earlier rounds (rounds/stream.h).  groups.trained_in: the round whose step takes
      * it, the group's own but for `inflight`; version_first: of its oldest token.  spans.fresh: struct version_span.
      * Lags are of trained tokens, in versions; compared_tokens: whose log-probabilities the trainer's must equal.
-     * versions.activated_ms:  when a server was first heard of with it; null: skipped, or older than this column. */
+     * versions.activated_ms: when a server was first heard of with it; null: skipped, or older than this column. */
     "ALTER TABLE groups ADD COLUMN trained_in INTEGER;"
     "ALTER TABLE groups ADD COLUMN version_first INTEGER;"
     "UPDATE groups SET trained_in = round WHERE batch IS NOT NULL;"

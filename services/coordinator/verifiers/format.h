@@ -1,5 +1,5 @@
 /* Verifier `format`: the completion is made of the tags' sections, each once, in their order, and nothing but blanks
- * beside them:  "<think>...</think> <answer>...</answer>".  Pure, any thread, one pass for each tag. */
+ * beside them: "<think>...</think> <answer>...</answer>".  Pure, any thread, one pass for each tag. */
 #ifndef LEASEHOLD_COORDINATOR_VERIFIERS_FORMAT_H
 #define LEASEHOLD_COORDINATOR_VERIFIERS_FORMAT_H
 

@@ -2,7 +2,7 @@
  * id; refused under any other version than the current one or the one that a submitted step is about to make: such a
  * batch waits behind the step, and fails if that does. A batch that the engine could not compute is refused here, with
  * the field's path, before any of its groups is accumulated. Previous hop of a rollout: coordinator/driver/batch.c.
- * Next:  jobs/jobs.c, then engine/batch.c. */
+ * Next: jobs/jobs.c, then engine/batch.c. */
 #include <stdio.h>
 
 #include "services/trainer-server/api/handlers.h"

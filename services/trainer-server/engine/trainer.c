@@ -27,8 +27,7 @@
 enum { QUEUE_JOBS = 1024, POLL_MS = 200 };
 
 struct trainer {
-  struct engine
-      engine; /* its thread's, but for what stays after trainer_create; first, so that a test can break its ops */
+  struct engine engine; /* its thread's, but for what stays after trainer_create; first: a test can break its ops */
   struct board board;
   struct model_config config;
   struct pool *pool;

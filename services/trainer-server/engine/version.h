@@ -28,7 +28,7 @@ bool version_may_owe(const struct engine *e);
 void version_checkpoint_owe(struct engine *e, struct weights_blob *b, const struct job *step);
 void version_checkpoint_begin(struct engine *e);
 /* Waits for what is being written.  What is owed after that is written here and now: it failed, or had no thread.
- * RC_OK:  nothing is owed any more. */
+ * RC_OK: nothing is owed any more. */
 enum rc version_checkpoint_settle(struct engine *e, struct err *err);
 /* The same without a second try, with a warning instead of an error: another run begins, or the trainer ends. */
 void version_checkpoint_end(struct engine *e);

@@ -3,7 +3,7 @@
  * The coordinator names the servers that share the trainer's fabric (struct submit_step).  A server that failed by a
  * fault of its own is left out for as long as it is named under that id; when it starts again it has another.  Where a
  * broadcast was lost and no server is known to be at fault, the same members rest for a round, then for two, four, and
- * so on:  otherwise a fabric that does not work would cost every round the time that it takes to find out.  (A server
+ * so on: otherwise a fabric that does not work would cost every round the time that it takes to find out.  (A server
  * that was not reached by HTTP either is not named again before the coordinator has heard of it.) */
 #ifndef LEASEHOLD_TRAINER_SERVER_PUBLISH_POOL_MEMBERS_H
 #define LEASEHOLD_TRAINER_SERVER_PUBLISH_POOL_MEMBERS_H

@@ -299,7 +299,7 @@ static void test_groups_without_a_signal_are_zero(void **state) {
 }
 
 /* A token that the current weights leave out of the cut vocabulary, at any place of a sequence and with every
- * objective:  what the sequence is worth without it, it counts as clipped, and nothing is infinite. */
+ * objective: what the sequence is worth without it, it counts as clipped, and nothing is infinite. */
 static void test_a_token_that_is_left_out_counts_nothing(void **state) {
   (void)state;
   enum { REST = 4, ALL = REST + 1 };
