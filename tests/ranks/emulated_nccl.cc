@@ -1,6 +1,6 @@
 /* In NCCL's place over the emulated device, so that what chooses it is tested where there is no GPU: the comm that
- * copies, by the emulated runtime's copies and under NCCL's name.  EMULATED_NCCL=0 is a rank that has none, which all of
- * them learn. */
+ * copies, by the emulated runtime's copies and under NCCL's name.  EMULATED_NCCL=0 is a rank that has none, which all
+ * of them learn. */
 #include <cuda_runtime.h>
 #include <stdlib.h>
 

@@ -1,8 +1,8 @@
 /* What the coordinator's database must never hold, as statements that count what breaks DESIGN's invariants.
  *
  *   I1  one current version per run
- *   I2  a lease stands only for the current version and its weights; in `inflight`, for a range that holds it, and nothing
- *       older than max_lag may yet be trained
+ *   I2  a lease stands only for the current version and its weights; in `inflight`, for a range that holds it, and
+ *       nothing older than max_lag may yet be trained
  *   I3  samples are held by one lease at a time, of a live worker and a fence of its own
  *   I4  a group is closed only when all its samples are accepted
  *   I5  a sealed group is in exactly one batch and consumed once, or filtered with a reason

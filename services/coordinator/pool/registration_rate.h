@@ -2,9 +2,9 @@
  * name.
  *
  *   a new name            takes from the bucket of its address and token: RATE_BURST_S seconds' worth at once
- *   a name that is known  takes from its own: RATE_NAME_BURST_S seconds' worth of a RATE_NAME_SHARE-th of that rate.  So a server that comes back, or all of
- *                         them after the coordinator was away, do not stand in line behind somebody's flood of new
- *                         names.
+ *   a name that is known  takes from its own: RATE_NAME_BURST_S seconds' worth of a RATE_NAME_SHARE-th of that rate.
+ *                         So a server that comes back, or all of them after the coordinator was away, do not stand in
+ *                         line behind somebody's flood of new names.
  *
  * A fixed table of buckets; where its corner is full, the bucket that was not asked for longest goes.  Pure: keys and
  * time come in, no lock. */

@@ -1,8 +1,8 @@
 /* The emulated device: see cuda_runtime.h.  One launch at a time in the process (two tables take turns).
  *
- * Device memory is one arena that is inaccessible but inside `struct entered`.  A fiber is a thread of a block: its own stack,
- * switched by emulated_switch.  run_block goes round the fibers until all have ended; a whole round in which nobody passes a
- * barrier is a barrier that cannot open. */
+ * Device memory is one arena that is inaccessible but inside `struct entered`.  A fiber is a thread of a block: its own
+ * stack, switched by emulated_switch.  run_block goes round the fibers until all have ended; a whole round in which
+ * nobody passes a barrier is a barrier that cannot open. */
 #include "cuda_runtime.h"
 #include "emulated.h"
 

@@ -6,10 +6,10 @@
  * Registers: with AVX-512 12 rows x 2 vectors hold a chain, 24 sums, beside 2 vectors of w and some elements of a; with
  * AVX2 6 rows x 2 vectors hold one in 12 of 16.  The even chain runs before the odd one, and its sums wait in the
  * first-level cache, as do those over blocks, in dst: 5 loads and stores for 32 FMAs.  Both chains of few rows fit side
- * by side.  Fewer rows, with all sums in registers, would need more loads: 4 rows x 2 vectors take 6 for 8 FMAs, 12 rows
- * 14 for 24, and on Intel's processors loads are what FMAs wait for.  (Where stores are dearer than loads, on AMD's Zen 4,
- * 4 rows were 1.05 times as fast; it has instructions for bf16.)  An FMA's latency asks for 8 sums at a time; with fewer
- * the processor starts the odd chain before the even one is done.
+ * by side.  Fewer rows, with all sums in registers, would need more loads: 4 rows x 2 vectors take 6 for 8 FMAs, 12
+ * rows 14 for 24, and on Intel's processors loads are what FMAs wait for.  (Where stores are dearer than loads, on
+ * AMD's Zen 4, 4 rows were 1.05 times as fast; it has instructions for bf16.)  An FMA's latency asks for 8 sums at a
+ * time; with fewer the processor starts the odd chain before the even one is done.
  *
  * w is float, laid out by the caller, or pairs of bf16 (vec.h), widened in registers: one instruction for R FMAs.
  *
