@@ -1,8 +1,8 @@
 /* Computes gemm_weight_backward over bf16 operands by links (bf16_chain.h): the same sums as gemm.c's, bit for bit.
  *  Lanes run over K, rows over N, the dot over tokens, whose rows are interleaved by twos.
  *
- *   T_BLOCKS * 32 rows of dy [N_BLOCK] and x [K_BLOCK], in memory -> links, second-level cache -> sums
- *   [N_BLOCK][K_BLOCK]
+ *   T_BLOCKS * 32 rows of dy [N_BLOCK] and x [K_BLOCK], in memory -> links, second-level cache
+ *   -> sums [N_BLOCK][K_BLOCK]
  *
  * One of the next rows is prefetched after every product of the micro kernel (weight_window.h). */
 #include "common/model/cpu/isa/bf16_chain.h"

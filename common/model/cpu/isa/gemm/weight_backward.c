@@ -1,8 +1,8 @@
 /* Computes dW += dy^T x by chains of fused multiply-adds (micro_kernel.h).  Lanes run over K, rows over N, the dot over
  * tokens (NUMERICS.md, DOT).
  *
- *   T_CHUNK tokens of dy [N_BLOCK] and x [K_BLOCK], in memory -> floats, second-level cache -> sums [K_BLOCK /
- *   LANES][N_BLOCK][LANES]
+ *   T_CHUNK tokens of dy [N_BLOCK] and x [K_BLOCK], in memory -> floats, second-level cache
+ *   -> sums [K_BLOCK / LANES][N_BLOCK][LANES]
  *
  * x lies by [32 lanes][token]: such a slice, T_CHUNK lines of 128 bytes, and GROUP_ROWS columns of dy are multiplied
  * from the first-level cache.  With AVX-512 16 columns of dy lie together, a line of each token; groups of 6 would cost
