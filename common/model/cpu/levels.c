@@ -22,14 +22,14 @@ static void find_levels(struct cpu_level levels[LEVELS]) {
   __builtin_cpu_init();
   const bool v4 = __builtin_cpu_supports("x86-64-v4"), bf16 = v4 && __builtin_cpu_supports("avx512bf16"),
              amx = bf16 && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16");
-  levels[0] = (struct cpu_level){"amx", "cpu-amx", &cpu_kernels_amx, amx && tiles_permitted()};
-  levels[1] = (struct cpu_level){"v4-bf16", "cpu-v4-bf16", &cpu_kernels_v4_bf16, bf16};
-  levels[2] = (struct cpu_level){"v4", "cpu-v4", &cpu_kernels_v4, v4};
-  levels[3] = (struct cpu_level){"v3", "cpu-v3", &cpu_kernels_v3, __builtin_cpu_supports("x86-64-v3")};
-  levels[4] = (struct cpu_level){"v2", "cpu-v2", &cpu_kernels_v2, __builtin_cpu_supports("x86-64-v2")};
+  levels[0] = (struct cpu_level){"amx", "cpu-amx", amx && tiles_permitted() ? &cpu_kernels_amx : NULL};
+  levels[1] = (struct cpu_level){"v4-bf16", "cpu-v4-bf16", bf16 ? &cpu_kernels_v4_bf16 : NULL};
+  levels[2] = (struct cpu_level){"v4", "cpu-v4", v4 ? &cpu_kernels_v4 : NULL};
+  levels[3] = (struct cpu_level){"v3", "cpu-v3", __builtin_cpu_supports("x86-64-v3") ? &cpu_kernels_v3 : NULL};
+  levels[4] = (struct cpu_level){"v2", "cpu-v2", __builtin_cpu_supports("x86-64-v2") ? &cpu_kernels_v2 : NULL};
 }
 
-static bool usable(const struct cpu_level *l) { return l->has && (!l->kernels->holds || l->kernels->holds()); }
+static bool usable(const struct cpu_level *l) { return l->kernels && (!l->kernels->holds || l->kernels->holds()); }
 
 /* "v4-bf16, v4, v3, v2" */
 static void list_usable(char *out, size_t size, const struct cpu_level levels[LEVELS]) {
@@ -45,7 +45,7 @@ static void list_usable(char *out, size_t size, const struct cpu_level levels[LE
 
 static enum rc choose_best(const struct cpu_level **out, const struct cpu_level levels[LEVELS], struct err *err) {
   for (int i = 0; i < LEVELS; i++) {
-    if (!levels[i].has) continue;
+    if (!levels[i].kernels) continue;
     if (usable(&levels[i])) {
       *out = &levels[i];
       return RC_OK;

@@ -7,8 +7,7 @@
 
 struct cpu_level {
   const char *isa, *ops_name; /* as it is asked for; of the operation table */
-  const struct cpu_kernels *kernels;
-  bool has; /* CPUID says so */
+  const struct cpu_kernels *kernels; /* NULL: CPUID says that the CPU has no such instructions */
 };
 
 /* isa: "amx", "v4-bf16", "v4", "v3" or "v2"; NULL or "": the best.  Asks the kernel for AMX's state, if the CPU has it.

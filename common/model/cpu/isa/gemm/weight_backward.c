@@ -23,7 +23,7 @@ enum {
 };
 
 #if defined(__AVX512F__)
-enum { T_CHUNK = 128, DY_GROUP = 16, GROUP_ROWS = 8, ROW_UNIT = DY_GROUP, DY_PAD = 0 };
+enum { T_CHUNK = 128, DY_GROUP = 16, GROUP_ROWS = 8 /* of DY_GROUP */, ROW_UNIT = DY_GROUP, DY_PAD = 0 };
 #else
 enum {
   T_CHUNK = 64,
