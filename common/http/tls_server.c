@@ -51,8 +51,7 @@ void tls_server_register(struct http_server *s) {
     s->handshakes_failed[i] = metrics_register(
         METRIC_COUNTER, "leasehold_tls_handshakes_failed_total", labels,
         "Connections to the TLS port without a handshake: nothing came (silent), plain HTTP, no TLS that is spoken "
-        "here "
-        "(unfit), refused by the client, ended half way; and clients whose certificate is missing or refused.");
+        "here (unfit), refused by the client, ended half way; and clients whose certificate is missing or refused.");
   }
 }
 
@@ -61,8 +60,7 @@ static void answer_plain(int fd) {
   static const char words[] =
       "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
       "{\"error\":{\"code\":\"invalid\",\"message\":\"this port speaks TLS: an https:// URL was expected, but plain "
-      "HTTP "
-      "came\",\"field\":\"\"}}";
+      "HTTP came\",\"field\":\"\"}}";
   char rest[4096];
   for (int i = 0; i < PLAIN_READS_MAX && recv(fd, rest, sizeof rest, MSG_DONTWAIT) > 0; i++) continue;
   (void)!send(fd, words, sizeof words - 1, MSG_DONTWAIT | MSG_NOSIGNAL); /* it may not listen: the end comes anyway */

@@ -126,8 +126,7 @@ static void print_help(const struct option *options, size_t count) {
   for (size_t i = 0; i < command_count; i++) printf("  %s\n      %s\n", commands[i].usage, commands[i].help);
   printf(
       "\nExit status: 0 done, or the run completed; 1 refused, the run ended otherwise, or doctor: a line fails; 2 "
-      "wrong usage; 3 no "
-      "coordinator\n"
+      "wrong usage; 3 no coordinator\n"
       "answers; 4 the run is paused, or --timeout-s is over.\n");
 }
 

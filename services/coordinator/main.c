@@ -127,8 +127,7 @@ int main(int argc, char **argv) {
        "copy the database, which another coordinator may be using, to this new file, and end"},
       {"plan", OPTION_STRING, &s.plan, "", 0, 0,
        "print, as JSON, what a run would find here and how long its rounds would take, and end: for what this file "
-       "(JSON; - is "
-       "standard input) describes"},
+       "(JSON; - is standard input) describes"},
       {"reward-hosts", OPTION_STRING, &s.rewards.hosts, "", 0, 0,
        "hosts that may be asked for rewards, as judge:9000,10.0.0.7; empty: none"},
       {"reward-token", OPTION_STRING, &s.rewards.token, "", 0, 0, "bearer token that reward servers are shown"},

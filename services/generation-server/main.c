@@ -130,8 +130,7 @@ int main(int argc, char **argv) {
        "give up what the memory leaves no room for, the cheapest first: --kv-pages, --prefill-chunk, --context-max"},
       {"plan", OPTION_STRING, &s.plan, "", 0, 0,
        "print, as JSON, what this process would need here and how fast it would sample, and end: for what this file "
-       "(JSON; - "
-       "is standard input) describes, with --model"},
+       "(JSON; - is standard input) describes, with --model"},
       {"prefetch", OPTION_INT, &s.prefetch, "-1", -1, LIMIT_SLOTS,
        "leased samples held beyond the slots; -1: half as many as slots"},
       {"device", OPTION_STRING, &s.device, "cpu", 0, 0, "what computes: cpu, cuda or cuda:N"},

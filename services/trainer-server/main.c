@@ -229,12 +229,10 @@ int main(int argc, char **argv) {
 #ifndef LEASEHOLD_MPI
       {"plan", OPTION_STRING, &s.plan, "", 0, 0,
        "print, as JSON, what this process would need here and how fast it would learn, and end: for what this file "
-       "(JSON; - is "
-       "standard input) describes"},
+       "(JSON; - is standard input) describes"},
       {"role", OPTION_STRING, &s.role, "train", 0, 0,
        "train; preprocess: compute passes without a gradient (a reference's log-probabilities) for a coordinator's "
-       "runs; or "
-       "teach: the same under the folder's weights, for the runs that name them by training.teacher"},
+       "runs; or teach: the same under the folder's weights, for the runs that name them by training.teacher"},
 #endif
       {"coordinator", OPTION_STRING, &s.coordinator, "", 0, 0, "the coordinator's URL"},
       {"advertise-url", OPTION_STRING, &s.advertise_url, "", 0, 0,

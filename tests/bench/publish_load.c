@@ -147,8 +147,7 @@ static enum rc push_once(struct side *s, const struct generation_client *server,
   if (rc == RC_OK)
     printf(
         "{\"asked\": \"%s\", \"bytes\": %zu, \"sent\": %zu, \"pack_us\": %lld, \"push_us\": %lld, \"pack_cpu_us\": "
-        "%lld, \"push_cpu_us\": %lld, "
-        "\"copy_us\": %lld, \"sha_us\": %lld}\n",
+        "%lld, \"push_cpu_us\": %lld, \"copy_us\": %lld, \"sha_us\": %lld}\n",
         with_changes ? "changes" : "whole", file.len, whole ? file.len : changes.len, (long long)(packed_us - begun_us),
         (long long)(staged_us - packed_us), (long long)(packed_cpu_us - begun_cpu_us),
         (long long)(staged_cpu_us - packed_cpu_us), (long long)copy_us, (long long)sha_us);

@@ -62,23 +62,17 @@ static const struct invariant invariants[] = {
      "AND s.advantage IS NOT NULL AND s.digest IS NOT NULL))"},
     {"I4: groups that are open with all their samples",
      "SELECT count(*) FROM groups g WHERE g.state = 0 AND g.unchecked = 0 AND g.sample_count = (SELECT count(*) FROM "
-     "samples s "
-     "WHERE s.run = "
-     "g.run AND s.round = g.round AND s.group_ordinal = g.ordinal AND s.state = 2)"},
+     "samples s WHERE s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal AND s.state = 2)"},
     {"I4: groups that wait for a check and are closed, or have not all their samples",
      "SELECT count(*) FROM groups g WHERE g.unchecked = 1 AND (g.state IN (1, 2, 3, 4) OR (g.state = 0 AND "
-     "(g.samples_open <> 0 OR "
-     "EXISTS (SELECT 1 FROM samples s WHERE s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal AND "
-     "s.state "
-     "<> 2))))"},
+     "(g.samples_open <> 0 OR EXISTS (SELECT 1 FROM samples s WHERE s.run = g.run AND s.round = g.round AND "
+     "s.group_ordinal = g.ordinal AND s.state <> 2))))"},
     {"leases that workers in quarantine hold",
      "SELECT count(*) FROM leases l JOIN workers w ON w.id = l.worker JOIN quarantines q ON q.run = l.run AND q.name = "
-     "w.name "
-     "WHERE l.state = 0"},
+     "w.name WHERE l.state = 0"},
     {"samples that checks refused without an incident, or the other way round",
      "SELECT count(*) FROM runs r WHERE (SELECT coalesce(sum(refused), 0) FROM checked WHERE run = r.id) <> (SELECT "
-     "count(*) FROM "
-     "incidents WHERE run = r.id AND kind = 'sample_refused')"},
+     "count(*) FROM incidents WHERE run = r.id AND kind = 'sample_refused')"},
     {"I5: groups that are filtered without a reason, or trained all the same",
      "SELECT count(*) FROM groups WHERE state = 4 AND (reason IS NULL OR batch IS NOT NULL)"},
     {"I5: groups in step that are in no batch, or sealed ones that are in one",

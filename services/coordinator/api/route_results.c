@@ -538,9 +538,8 @@ static enum rc group_look_up(struct readers *readers, const char *lease, uint64_
   if (rc != RC_OK) return rc;
   rc = store_query(s, &q, err,
                    "SELECT g.answer, g.extra, g.max_new_tokens, g.evaluation_set FROM leases l JOIN groups g ON g.run "
-                   "= l.run AND g.round = l.round AND "
-                   "g.ordinal = l.group_ordinal WHERE l.id = ?1 AND l.fence = ?2 AND l.run = ?3 AND l.state "
-                   "= " SQL_LEASE_GRANTED,
+                   "= l.run AND g.round = l.round AND g.ordinal = l.group_ordinal WHERE l.id = ?1 AND l.fence = ?2 AND "
+                   "l.run = ?3 AND l.state = " SQL_LEASE_GRANTED,
                    BINDS(b_text(lease), b_int(fence <= INT64_MAX ? (int64_t)fence : -1), b_int(run)));
   if (rc == RC_OK) rc = rows_next(&q, found, err);
   if (rc == RC_OK && *found) {

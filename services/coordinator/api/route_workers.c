@@ -78,8 +78,7 @@ enum rc register_execute(struct core *c, struct command *cmd, struct err *err) {
         c->store, err,
         "INSERT INTO workers (name, kind, url, slots, epoch, fence, live, registered_ms, seen_ms, exactness, fabric, "
         "fabric_kind, fabric_place, identity, owner, push_token, device) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, ?7, ?7, "
-        "?8, ?9, "
-        "?10, ?11, ?12, ?13, ?14, ?15)",
+        "?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
         BINDS(b_text(m->name), b_int((int64_t)m->kind), b_text(m->url), b_int(m->slots), b_int((int64_t)c->epoch),
               b_int(fence), b_int(c->wall_ms), b_int((int64_t)m->exactness), b_text(m->fabric.name),
               b_text(m->fabric.kind), b_int(m->fabric.place), b_text(m->identity),
@@ -318,9 +317,8 @@ void handle_get_workers(struct http_request *r, void *context) {
         "p.group_ordinal WHERE p.worker = workers.id AND p.state = " SQL_PASS_GRANTED " AND g.state = " SQL_GROUP_SEALED
         "), clock_skew_ms, exactness, fabric, "
         "fabric_kind, fabric_place, holder, (SELECT reason FROM quarantines t JOIN runs ON runs.id = t.run WHERE "
-        "t.name = "
-        "workers.name AND workers.kind = ?2 AND runs.ended_ms IS NULL) FROM workers WHERE live = 1 OR ?1 = 1 ORDER BY "
-        "id DESC LIMIT 1000",
+        "t.name = workers.name AND workers.kind = ?2 AND runs.ended_ms IS NULL) FROM workers WHERE live = 1 OR ?1 = 1 "
+        "ORDER BY id DESC LIMIT 1000",
         BINDS(b_int(all), b_int(WORKER_GENERATION)));
   }
   while (rc == RC_OK && (rc = rows_next(&q, &row, &err)) == RC_OK && row) worker_write(&w, &q);

@@ -45,9 +45,8 @@ static enum rc waiting_read(struct check *out, struct waiting_check *groups, siz
   enum rc rc = store_query(
       s, &q, err,
       "SELECT g.round, g.ordinal, g.sample_count, g.done_tokens + g.sample_count * length(g.prompt_ids) / 4, "
-      "r.version, "
-      "g.max_new_tokens FROM groups "
-      "g INDEXED BY groups_unchecked JOIN rounds r ON r.run = g.run AND r.round = g.round WHERE g.run = ?1 AND "
+      "r.version, g.max_new_tokens FROM groups g INDEXED BY groups_unchecked JOIN rounds r ON r.run = g.run AND "
+      "r.round = g.round WHERE g.run = ?1 AND "
       "g.unchecked = 1 AND g.state = " SQL_GROUP_OPEN " ORDER BY g.round, g.ordinal LIMIT ?2",
       BINDS(b_int(out->run), b_int(LIMIT_GROUPS_PER_ROUND)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {

@@ -85,8 +85,7 @@ static void evidence(char *out, size_t size, const struct refusals *m, const str
       snprintf(out, size,
                "tokens of which version %" PRId64
                " draws %d of %d only from uniforms more than %.3g off, first token %d in the place of %d at position "
-               "%d; at most "
-               "a share of %.3g was expected",
+               "%d; at most a share of %.3g was expected",
                m->version, why->far, r->tokens, VERDICT_LAG_DRAWS_NEAR, why->token, r->given, why->position,
                VERDICT_LAG_DRAWS_MOST);
       return;

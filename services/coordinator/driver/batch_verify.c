@@ -24,15 +24,11 @@ static enum rc sources_read(struct batch_sources *out, const struct built_batch 
   enum rc rc = store_query(
       s, &q, err,
       "SELECT x.round, x.group_ordinal, x.sample, x.worker, EXISTS (SELECT 1 FROM workers t WHERE t.id = ?4 AND "
-      "t.exactness = "
-      "?5 AND NOT EXISTS (SELECT 1 FROM workers w WHERE (w.id = x.worker OR w.id IN (SELECT h.worker FROM handed_back "
-      "h WHERE "
-      "h.run = x.run AND h.round = x.round AND h.group_ordinal = x.group_ordinal AND h.sample = x.sample)) AND "
-      "(w.exactness <> ?5 OR w.device <> t.device))) FROM groups g INDEXED BY groups_batch CROSS JOIN samples x ON "
-      "x.run = g.run "
-      "AND x.round = g.round AND x.group_ordinal = g.ordinal WHERE g.run = ?1 AND g.trained_in = ?2 AND g.batch = ?3 "
-      "ORDER BY "
-      "x.round, x.group_ordinal, x.sample",
+      "t.exactness = ?5 AND NOT EXISTS (SELECT 1 FROM workers w WHERE (w.id = x.worker OR w.id IN (SELECT h.worker "
+      "FROM handed_back h WHERE h.run = x.run AND h.round = x.round AND h.group_ordinal = x.group_ordinal AND h.sample "
+      "= x.sample)) AND (w.exactness <> ?5 OR w.device <> t.device))) FROM groups g INDEXED BY groups_batch CROSS JOIN "
+      "samples x ON x.run = g.run AND x.round = g.round AND x.group_ordinal = g.ordinal WHERE g.run = ?1 AND "
+      "g.trained_in = ?2 AND g.batch = ?3 ORDER BY x.round, x.group_ordinal, x.sample",
       BINDS(b_int(key->run), b_int(key->round), b_int(key->number), b_int(key->trainer), b_int(WORKER_INVARIANT)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row && n < b->sample_count)
     out->items[n++] = (struct sample_source){.round = rows_int(&q, 0),

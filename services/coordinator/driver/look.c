@@ -37,8 +37,7 @@ static enum rc read_run(struct store *s, struct active_run *a, struct err *err) 
   struct rows q;
   enum rc rc = store_query(s, &q, err,
                            "SELECT id, state, rounds, config, error IS NOT NULL, waiting_for, created_ms FROM runs "
-                           "WHERE state IN (?1, ?2, ?3, ?4, ?5, "
-                           "?6) ORDER BY state IN (?1, ?6), id LIMIT 1",
+                           "WHERE state IN (?1, ?2, ?3, ?4, ?5, ?6) ORDER BY state IN (?1, ?6), id LIMIT 1",
                            BINDS(b_int(RUN_QUEUED), b_int(RUN_STARTING), b_int(RUN_RUNNING), b_int(RUN_PAUSED),
                                  b_int(RUN_STOPPING), b_int(RUN_CHECKING)));
   if (rc == RC_OK) rc = rows_next(&q, &a->found, err);

@@ -74,9 +74,8 @@ static enum rc round_read(struct driver *d, int64_t run, int64_t version, struct
       s, &q, err,
       "SELECT r.round, v.digest, r.logprob_unequal, (SELECT count(*) FROM batches b JOIN workers w ON w.id = "
       "b.worker WHERE b.run = r.run AND b.round = r.round AND w.exactness = ?4), r.rollouts_state <> " SQL_ROLLOUTS_KEPT
-      " FROM rounds r "
-      "JOIN versions v ON v.run = r.run AND v.version = r.version + 1 WHERE r.run = ?1 AND r.version = ?2 AND r.state "
-      "= ?3",
+      " FROM rounds r JOIN versions v ON v.run = r.run AND v.version = r.version + 1 WHERE r.run = ?1 AND r.version = "
+      "?2 AND r.state = ?3",
       BINDS(b_int(run), b_int(version), b_int(ROUND_DONE), b_int(WORKER_FASTEST)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {

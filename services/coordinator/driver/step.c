@@ -155,9 +155,8 @@ static enum rc read_targets(struct store *s, struct submit_step *m, int64_t trai
   enum rc rc = store_query(
       s, &q, err,
       "SELECT id, url, (fabric, fabric_kind) = (SELECT fabric, fabric_kind FROM workers WHERE id = ?3), fabric_place, "
-      "push_token "
-      "FROM workers WHERE live = 1 AND kind = ?1 AND ready = 1 AND draining = 0 AND exactness <> ?4 ORDER BY id LIMIT "
-      "?2",
+      "push_token FROM workers WHERE live = 1 AND kind = ?1 AND ready = 1 AND draining = 0 AND exactness <> ?4 ORDER "
+      "BY id LIMIT ?2",
       BINDS(b_int(WORKER_GENERATION), b_int(workers_max), b_int(trainer), b_int(WORKER_FOREIGN)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     struct push_target *to = &m->push_to[m->push_count++];

@@ -193,8 +193,7 @@ static enum rc stream_select(struct batch_plan *plan, const struct selection *by
   const struct run_config *config = &by->context->config;
   static const char completion[] =
       "SELECT round, ordinal, tokens + sample_count * length(prompt_ids) / 4, state FROM groups INDEXED BY "
-      "groups_sealed "
-      "WHERE run = ?1 AND state = " SQL_GROUP_SEALED
+      "groups_sealed WHERE run = ?1 AND state = " SQL_GROUP_SEALED
       " AND ordinal < ?2 AND version_first >= ?3 ORDER BY sealed_ms, round, ordinal";
   static const char submission[] =
       "SELECT round, ordinal, tokens + sample_count * length(prompt_ids) / 4, state FROM (SELECT * FROM groups INDEXED "
@@ -406,9 +405,8 @@ static enum rc round_add(struct core *c, const struct batch_answer *m, struct er
   return store_exec(
       c->store, err,
       "UPDATE rounds SET jobs_undone = jobs_undone - 1, loss_sum = loss_sum + coalesce(?3, 0), entropy_sum = "
-      "entropy_sum + coalesce(?4, 0), "
-      "trained_tokens = trained_tokens + ?5, compute_us = compute_us + ?6, logprob_us = logprob_us + ?7, "
-      "logprob_max_abs_diff = max(logprob_max_abs_diff, ?8), logprob_unequal = logprob_unequal + ?9, "
+      "entropy_sum + coalesce(?4, 0), trained_tokens = trained_tokens + ?5, compute_us = compute_us + ?6, logprob_us = "
+      "logprob_us + ?7, logprob_max_abs_diff = max(logprob_max_abs_diff, ?8), logprob_unequal = logprob_unequal + ?9, "
       "logprob_nonfinite = logprob_nonfinite + ?10 WHERE run = ?1 AND round = ?2",
       BINDS(b_int(m->run), b_int(m->round), b_real(m->stats.loss), b_real(m->stats.entropy_sum), b_int(m->stats.tokens),
             b_int(m->stats.compute_us + m->stats.logprob_us), b_int(m->stats.logprob_us), b_real(m->mismatch.max_abs),

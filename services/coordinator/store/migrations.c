@@ -185,19 +185,13 @@ static const char *const steps[] = {
     /* 4: bubble accounting (intervals.h).  intervals.items: INTERVAL_PACKED_BYTES each; worker 0: the coordinator.
      * cause_times.actor: 0 the trainer, 1 all generation-servers together, 2 all preprocessors. */
     "CREATE TABLE intervals (id INTEGER PRIMARY KEY, worker INTEGER NOT NULL, begin_us INTEGER NOT NULL, end_us "
-    "INTEGER "
-    "NOT NULL, items BLOB NOT NULL) STRICT;"
-    "CREATE INDEX intervals_worker ON intervals (worker, end_us);"
-    "CREATE TABLE cause_times ("
-    "  run INTEGER NOT NULL, round INTEGER NOT NULL, actor INTEGER NOT NULL, fill_us INTEGER NOT NULL, starved_us "
-    "INTEGER "
-    "NOT NULL, logprob_us INTEGER NOT NULL, compute_us INTEGER NOT NULL, step_us INTEGER NOT NULL, checkpoint_us "
-    "INTEGER "
-    "NOT NULL, push_us INTEGER NOT NULL, load_us INTEGER NOT NULL, idle_us INTEGER NOT NULL, slot_busy_us INTEGER NOT "
-    "NULL, slot_window_us INTEGER NOT NULL,"
-    "  PRIMARY KEY (run, round, actor), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, WITHOUT ROWID;"
-    "CREATE INDEX rounds_opened ON rounds (opened_ms, run, round);"
-    "ALTER TABLE workers ADD COLUMN clock_skew_ms INTEGER;",
+    "INTEGER NOT NULL, items BLOB NOT NULL) STRICT;CREATE INDEX intervals_worker ON intervals (worker, end_us);CREATE "
+    "TABLE cause_times (  run INTEGER NOT NULL, round INTEGER NOT NULL, actor INTEGER NOT NULL, fill_us INTEGER NOT "
+    "NULL, starved_us INTEGER NOT NULL, logprob_us INTEGER NOT NULL, compute_us INTEGER NOT NULL, step_us INTEGER NOT "
+    "NULL, checkpoint_us INTEGER NOT NULL, push_us INTEGER NOT NULL, load_us INTEGER NOT NULL, idle_us INTEGER NOT "
+    "NULL, slot_busy_us INTEGER NOT NULL, slot_window_us INTEGER NOT NULL,  PRIMARY KEY (run, round, actor), FOREIGN "
+    "KEY (run, round) REFERENCES rounds (run, round)) STRICT, WITHOUT ROWID;CREATE INDEX rounds_opened ON rounds "
+    "(opened_ms, run, round);ALTER TABLE workers ADD COLUMN clock_skew_ms INTEGER;",
     /* 5: how far trainer and samplers differ (mismatch.h) and why a round is not exact (exactness.h).  Sums are over
      * tokens with a finite difference; batches.worker is the trainer that computed it. */
     "ALTER TABLE workers ADD COLUMN exactness INTEGER NOT NULL DEFAULT 0;"
@@ -276,21 +270,18 @@ static const char *const steps[] = {
     "ALTER TABLE rounds ADD COLUMN evaluation_tokens INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE rounds ADD COLUMN evaluation_rewards REAL NOT NULL DEFAULT 0;"
     "UPDATE rounds SET jobs_undone = (SELECT count(*) FROM batches b WHERE b.run = rounds.run AND b.round = "
-    "rounds.round "
-    "AND b.done = 0) + (SELECT count(*) FROM inner_steps i WHERE i.run = rounds.run AND i.round = rounds.round AND "
-    "i.done = 0) WHERE state <> 4;"
-    "UPDATE rounds SET (submitted_samples, groups_sealed, first_sealed_ms) = (SELECT coalesce(sum(sample_count) FILTER "
-    "(WHERE batch IS NOT NULL), 0), count(*) FILTER (WHERE state = 1), min(sealed_ms) FROM groups g WHERE g.run = "
-    "rounds.run AND g.round = rounds.round) WHERE state < 4;"
-    "UPDATE rounds SET (training_samples, training_well_formed, training_tokens, training_rewards, evaluation_groups, "
-    "evaluation_samples, evaluation_well_formed, evaluation_tokens, evaluation_rewards, groups_stale) = (SELECT "
-    "count(*) FILTER (WHERE purpose = 0), coalesce(sum(s.well_formed) FILTER (WHERE purpose = 0), 0), "
-    "coalesce(sum(s.tokens) FILTER (WHERE purpose = 0), 0), coalesce(sum(s.reward) FILTER (WHERE purpose = 0), 0.0), "
-    "count(DISTINCT g.ordinal) FILTER (WHERE purpose = 1), count(*) FILTER (WHERE purpose = 1), "
+    "rounds.round AND b.done = 0) + (SELECT count(*) FROM inner_steps i WHERE i.run = rounds.run AND i.round = "
+    "rounds.round AND i.done = 0) WHERE state <> 4;UPDATE rounds SET (submitted_samples, groups_sealed, "
+    "first_sealed_ms) = (SELECT coalesce(sum(sample_count) FILTER (WHERE batch IS NOT NULL), 0), count(*) FILTER "
+    "(WHERE state = 1), min(sealed_ms) FROM groups g WHERE g.run = rounds.run AND g.round = rounds.round) WHERE state "
+    "< 4;UPDATE rounds SET (training_samples, training_well_formed, training_tokens, training_rewards, "
+    "evaluation_groups, evaluation_samples, evaluation_well_formed, evaluation_tokens, evaluation_rewards, "
+    "groups_stale) = (SELECT count(*) FILTER (WHERE purpose = 0), coalesce(sum(s.well_formed) FILTER (WHERE purpose = "
+    "0), 0), coalesce(sum(s.tokens) FILTER (WHERE purpose = 0), 0), coalesce(sum(s.reward) FILTER (WHERE purpose = 0), "
+    "0.0), count(DISTINCT g.ordinal) FILTER (WHERE purpose = 1), count(*) FILTER (WHERE purpose = 1), "
     "coalesce(sum(s.well_formed) FILTER (WHERE purpose = 1), 0), coalesce(sum(s.tokens) FILTER (WHERE purpose = 1), "
-    "0), "
-    "coalesce(sum(s.reward) FILTER (WHERE purpose = 1), 0.0), count(DISTINCT g.ordinal) FILTER (WHERE purpose = 0 AND "
-    "g.state <> 4 AND (s.version_first <> rounds.version OR s.version_last <> rounds.version)) FROM groups g JOIN "
+    "0), coalesce(sum(s.reward) FILTER (WHERE purpose = 1), 0.0), count(DISTINCT g.ordinal) FILTER (WHERE purpose = 0 "
+    "AND g.state <> 4 AND (s.version_first <> rounds.version OR s.version_last <> rounds.version)) FROM groups g JOIN "
     "samples s ON s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal WHERE g.run = rounds.run AND "
     "g.round = rounds.round AND g.state IN (1, 2, 3, 4, 6)) WHERE state < 4;",
     /* 12: how a round was planned (decide/admission.h): groups at first and the time until another may be begun, null
@@ -328,12 +319,9 @@ static const char *const steps[] = {
     "CREATE TABLE passes ("
     "  run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER NOT NULL, state INTEGER NOT NULL, fence "
     "INTEGER NOT NULL, worker INTEGER, first_ms INTEGER NOT NULL, deadline_ms INTEGER NOT NULL, ended_ms INTEGER, "
-    "digest "
-    "BLOB, content BLOB, logprobs BLOB,"
-    "  PRIMARY KEY (run, round, group_ordinal), FOREIGN KEY (run, round, group_ordinal) REFERENCES groups (run, round, "
-    "ordinal)) STRICT;"
-    "CREATE INDEX passes_granted ON passes (worker, deadline_ms) WHERE state = 1;"
-    "ALTER TABLE rounds ADD COLUMN groups_preprocessed INTEGER;",
+    "digest BLOB, content BLOB, logprobs BLOB,  PRIMARY KEY (run, round, group_ordinal), FOREIGN KEY (run, round, "
+    "group_ordinal) REFERENCES groups (run, round, ordinal)) STRICT;CREATE INDEX passes_granted ON passes (worker, "
+    "deadline_ms) WHERE state = 1;ALTER TABLE rounds ADD COLUMN groups_preprocessed INTEGER;",
     /* 15: groups that a full queue dropped while the round was filled (decide/lag.h) */
     "ALTER TABLE rounds ADD COLUMN groups_overflowed INTEGER NOT NULL DEFAULT 0;",
     /* 16: what should be looked at although the run can go on (run_context_warnings), a JSON array of texts; null
@@ -344,17 +332,12 @@ static const char *const steps[] = {
      * nobody answered in time.  reward_servers: what is known of the server of a term; state: enum breaker_state. */
     "CREATE TABLE remote_rewards ("
     "  run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER NOT NULL, sample INTEGER NOT NULL, term "
-    "INTEGER "
-    "NOT NULL, state INTEGER NOT NULL, value REAL, answered_ms INTEGER,"
-    "  PRIMARY KEY (run, round, group_ordinal, sample, term), FOREIGN KEY (run, round, group_ordinal, sample) "
-    "REFERENCES "
-    "samples (run, round, group_ordinal, sample)) STRICT, WITHOUT ROWID;"
-    "CREATE INDEX remote_rewards_waiting ON remote_rewards (run, term, round, group_ordinal, sample) WHERE state = 0;"
-    "ALTER TABLE groups ADD COLUMN rewards_open INTEGER NOT NULL DEFAULT 0;"
-    "ALTER TABLE rounds ADD COLUMN rewards_missed INTEGER NOT NULL DEFAULT 0;"
-    "CREATE TABLE reward_servers ("
-    "  run INTEGER NOT NULL REFERENCES runs (id), term INTEGER NOT NULL, url TEXT NOT NULL, state INTEGER NOT NULL "
-    "DEFAULT "
+    "INTEGER NOT NULL, state INTEGER NOT NULL, value REAL, answered_ms INTEGER,  PRIMARY KEY (run, round, "
+    "group_ordinal, sample, term), FOREIGN KEY (run, round, group_ordinal, sample) REFERENCES samples (run, round, "
+    "group_ordinal, sample)) STRICT, WITHOUT ROWID;CREATE INDEX remote_rewards_waiting ON remote_rewards (run, term, "
+    "round, group_ordinal, sample) WHERE state = 0;ALTER TABLE groups ADD COLUMN rewards_open INTEGER NOT NULL DEFAULT "
+    "0;ALTER TABLE rounds ADD COLUMN rewards_missed INTEGER NOT NULL DEFAULT 0;CREATE TABLE reward_servers (  run "
+    "INTEGER NOT NULL REFERENCES runs (id), term INTEGER NOT NULL, url TEXT NOT NULL, state INTEGER NOT NULL DEFAULT "
     "0, requests INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0, answered INTEGER NOT NULL DEFAULT 0, "
     "missed INTEGER NOT NULL DEFAULT 0, last_error TEXT, PRIMARY KEY (run, term)) STRICT, WITHOUT ROWID;",
     /* 18: what the run's dataset was found to hold (run_context_counts), as JSON; null before it was loaded */
@@ -386,24 +369,15 @@ static const char *const steps[] = {
     "  run INTEGER NOT NULL, round INTEGER NOT NULL, number INTEGER NOT NULL, name TEXT NOT NULL, problems INTEGER NOT "
     "NULL, samples INTEGER NOT NULL, accuracy REAL NOT NULL, well_formed REAL NOT NULL, tokens REAL NOT NULL,"
     "  PRIMARY KEY (run, round, number), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, WITHOUT "
-    "ROWID;"
-    "CREATE TABLE evaluation_figures ("
-    "  run INTEGER NOT NULL, round INTEGER NOT NULL, number INTEGER NOT NULL, place INTEGER NOT NULL, figure TEXT NOT "
-    "NULL, value REAL NOT NULL, low REAL, high REAL,"
-    "  PRIMARY KEY (run, round, number, place), FOREIGN KEY (run, round, number) REFERENCES evaluation_sets (run, "
-    "round, "
-    "number)) STRICT, WITHOUT ROWID;"
-    "CREATE TABLE evaluation_items ("
-    "  run INTEGER NOT NULL, round INTEGER NOT NULL, number INTEGER NOT NULL, item INTEGER NOT NULL, line INTEGER NOT "
-    "NULL, content BLOB NOT NULL, samples INTEGER NOT NULL, passed INTEGER NOT NULL, well_formed INTEGER NOT NULL, "
-    "tokens "
-    "INTEGER NOT NULL, majority REAL, rewards BLOB NOT NULL,"
-    "  PRIMARY KEY (run, round, number, item), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, "
-    "WITHOUT "
-    "ROWID;"
-    "CREATE TABLE checkpoints ("
-    "  run INTEGER NOT NULL REFERENCES runs (id), version INTEGER NOT NULL, best INTEGER NOT NULL,"
-    "  PRIMARY KEY (run, version)) STRICT, WITHOUT ROWID;",
+    "ROWID;CREATE TABLE evaluation_figures (  run INTEGER NOT NULL, round INTEGER NOT NULL, number INTEGER NOT NULL, "
+    "place INTEGER NOT NULL, figure TEXT NOT NULL, value REAL NOT NULL, low REAL, high REAL,  PRIMARY KEY (run, round, "
+    "number, place), FOREIGN KEY (run, round, number) REFERENCES evaluation_sets (run, round, number)) STRICT, WITHOUT "
+    "ROWID;CREATE TABLE evaluation_items (  run INTEGER NOT NULL, round INTEGER NOT NULL, number INTEGER NOT NULL, "
+    "item INTEGER NOT NULL, line INTEGER NOT NULL, content BLOB NOT NULL, samples INTEGER NOT NULL, passed INTEGER NOT "
+    "NULL, well_formed INTEGER NOT NULL, tokens INTEGER NOT NULL, majority REAL, rewards BLOB NOT NULL,  PRIMARY KEY "
+    "(run, round, number, item), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, WITHOUT ROWID;CREATE "
+    "TABLE checkpoints (  run INTEGER NOT NULL REFERENCES runs (id), version INTEGER NOT NULL, best INTEGER NOT NULL,  "
+    "PRIMARY KEY (run, version)) STRICT, WITHOUT ROWID;",
     /* 21: deadlines of reward servers outlive a restart (rounds/remote_rewards.h).  runs.rewards_counted_ms: a clock
      * that goes while the run is running and waits for them; groups.rewards_since_ms: what it showed at the group's
      * last sample. */
@@ -438,16 +412,12 @@ static const char *const steps[] = {
     "CREATE INDEX groups_unchecked ON groups (run, round, ordinal) WHERE unchecked = 1;"
     "CREATE TABLE checked ("
     "  run INTEGER NOT NULL, round INTEGER NOT NULL, name TEXT NOT NULL, held INTEGER NOT NULL, refused INTEGER NOT "
-    "NULL,"
-    "  PRIMARY KEY (run, round, name), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, WITHOUT ROWID;"
-    "CREATE TABLE quarantines ("
-    "  run INTEGER NOT NULL REFERENCES runs (id), name TEXT NOT NULL, round INTEGER NOT NULL, at_ms INTEGER NOT NULL, "
-    "reason TEXT NOT NULL,"
-    "  PRIMARY KEY (run, name)) STRICT, WITHOUT ROWID;"
-    "CREATE TABLE handed_back ("
-    "  run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER NOT NULL, sample INTEGER NOT NULL, tokens "
-    "INTEGER NOT NULL, worker INTEGER NOT NULL,"
-    "  PRIMARY KEY (run, round, group_ordinal, sample, tokens)) STRICT, WITHOUT ROWID;",
+    "NULL,  PRIMARY KEY (run, round, name), FOREIGN KEY (run, round) REFERENCES rounds (run, round)) STRICT, WITHOUT "
+    "ROWID;CREATE TABLE quarantines (  run INTEGER NOT NULL REFERENCES runs (id), name TEXT NOT NULL, round INTEGER "
+    "NOT NULL, at_ms INTEGER NOT NULL, reason TEXT NOT NULL,  PRIMARY KEY (run, name)) STRICT, WITHOUT ROWID;CREATE "
+    "TABLE handed_back (  run INTEGER NOT NULL, round INTEGER NOT NULL, group_ordinal INTEGER NOT NULL, sample INTEGER "
+    "NOT NULL, tokens INTEGER NOT NULL, worker INTEGER NOT NULL,  PRIMARY KEY (run, round, group_ordinal, sample, "
+    "tokens)) STRICT, WITHOUT ROWID;",
     /* 27: batches of runs in flight are verified (checks/refusals.h).  workers.device: enum worker_device, null in
      * older rows.  rounds.groups_refused: of the groups that the round's step took, those that were left out again, and
      * those that were complete when who had drawn them was found to lie.  checked.older_*: tokens of samples that held

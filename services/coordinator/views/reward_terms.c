@@ -7,8 +7,7 @@
 /* A set of an evaluation has a verifier of its own, or the run's; an evaluate run's have the run's (run_rule). */
 static const char VERIFIER_OF[] =
     "SELECT coalesce(iif(objective IN ('evaluate', 'cross_entropy'), NULL, json_extract(config, '$.evaluation.sets[' "
-    "|| ?2 || "
-    "'].verifier')), json_extract(config, '$.verifier')) FROM runs WHERE id = ?1";
+    "|| ?2 || '].verifier')), json_extract(config, '$.verifier')) FROM runs WHERE id = ?1";
 
 static void term_add(struct reward_terms *out, const struct json *term, double weight) {
   const char *kind = json_word(json_get(term, "kind"));

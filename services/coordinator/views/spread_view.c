@@ -94,10 +94,9 @@ static enum rc samples_read(struct store *s, struct spread *d, int64_t run, int6
   if (rc != RC_OK) return rc;
   rc = store_query(s, &q, err,
                    "SELECT g.ordinal, s.reward, s.tokens, s.finish, s.term_values, " TURNS
-                   " FROM groups g CROSS "
-                   "JOIN samples s ON s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal WHERE g.run "
-                   "= ?1 AND g.round "
-                   "= ?2 AND g.purpose = ?3 AND g.state NOT IN (?4, ?5, ?6) AND s.state = " SQL_SAMPLE_DONE
+                   " FROM groups g CROSS JOIN samples s ON s.run = g.run AND s.round = g.round AND s.group_ordinal = "
+                   "g.ordinal WHERE g.run = ?1 AND g.round = ?2 AND g.purpose = ?3 AND g.state NOT IN (?4, ?5, ?6) AND "
+                   "s.state = " SQL_SAMPLE_DONE
                    " ORDER BY g.ordinal, s.sample",
                    BINDS(b_int(run), b_int(round), b_int(LEASE_TRAINING), b_int(GROUP_OPEN), b_int(GROUP_FAILED),
                          b_int(GROUP_ABANDONED), b_int(segments)));

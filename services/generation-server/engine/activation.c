@@ -35,8 +35,7 @@ void activation_open(struct engine *e) {
   e->metric_recompute =
       metrics_register_histogram("leasehold_generation_recompute_seconds", "",
                                  "Time from a swap of weights until every running sample that had to compute its keys "
-                                 "and values again had drawn a "
-                                 "token.",
+                                 "and values again had drawn a token.",
                                  RECOMPUTE_SECONDS, sizeof RECOMPUTE_SECONDS / sizeof *RECOMPUTE_SECONDS);
 }
 

@@ -540,8 +540,7 @@ static enum rc load_version(struct checkpoint *c, const char *state_dir, const c
   if (rc == RC_OK && c->meta.training.moments8 != arrays->moments8) {
     rc = err_set(err, RC_UNSUPPORTED, "optimizer-moments",
                  "checkpoint %s holds %s moments, and this trainer keeps %s ones: start it with --optimizer-moments "
-                 "%s, or with a "
-                 "new --state-dir",
+                 "%s, or with a new --state-dir",
                  c->dir, training_moments_name(!arrays->moments8), training_moments_name(arrays->moments8),
                  training_moments_name(!arrays->moments8));
     checkpoint_free(c);

@@ -105,11 +105,10 @@ void wait_error(struct fixture *f, const char *run, const char *part);
 void wait_waiting(struct fixture *f, const char *run, const char *part);
 
 /* A run of `rounds` rounds with 3 groups of 4 samples each, in the file's order; `more` ends the object "training". */
-#define GRPO(rounds, more)                                                                                      \
-  "{\"rounds\":" #rounds                                                                                        \
-  ",\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_per_" \
-  "round\":3,\"samples_per_group\":"                                                                            \
-  "4,"                                                                                                          \
+#define GRPO(rounds, more)                                                                         \
+  "{\"rounds\":" #rounds                                                                           \
+  ",\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false," \
+  "\"groups_per_round\":3,\"samples_per_group\":4,"                                                \
   "\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"" more "}"
 
 #endif

@@ -117,8 +117,7 @@ static void the_files_of_an_evaluate_run_are_its_sets(void **state) {
       f,
       "{\"dataset\":{\"sources\":[{\"path\":\"train.jsonl\"},{\"path\":\"more.v2.jsonl\"},{\"path\":\"train.jsonl\"}]},"
       "\"verify_samples\":false,\"groups_per_round\":0,\"samples_per_group\":2,\"sampling\":{\"temperature\":0,\"max_"
-      "new_tokens\":8},"
-      "\"training\":{\"objective\":\"evaluate\"}}");
+      "new_tokens\":8},\"training\":{\"objective\":\"evaluate\"}}");
   struct json *run = serve_run(f, &s, "r1", "completed");
   static const char *const names[] = {"train#1", "more", "train#3"};
   static const int problems[] = {10, 1, 10};

@@ -7,8 +7,7 @@
 /* 3 groups x 4 samples of ten prompts in file order. */
 #define RUN(rest)                                                                                              \
   "{\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_per_round\":3," \
-  "\"samples_per_group\":4,\"seed\":"                                                                          \
-  "3,"                                                                                                         \
+  "\"samples_per_group\":4,\"seed\":3,"                                                                        \
   "\"sampling\":{\"max_new_tokens\":8}," rest
 
 static void wait_batches(struct fixture *f, int n) {

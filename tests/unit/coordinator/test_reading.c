@@ -126,8 +126,7 @@ static void templates_and_system_messages_go_around_prompts(void **state) {
       {"{\"system\":\"Think.\"}", "{\"prompt\":\"1+1\"}", SYSTEM("Think.") USER("1+1")},
       {"{\"system\":\"Think.\",\"template\":\"<{prompt}>\"}",
        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"},{\"role\":"
-       "\"user\","
-       "\"content\":\"c\"}]}",
+       "\"user\",\"content\":\"c\"}]}",
        SYSTEM("Think.") "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n" USER("<c>")},
       {"{\"system\":\"Think.\"}",
        "{\"prompt\":[{\"role\":\"system\",\"content\":\"Mine.\"},{\"role\":\"user\",\"content\":\"a\"}]}",
@@ -138,8 +137,7 @@ static void templates_and_system_messages_go_around_prompts(void **state) {
        USER("ab")},
       {"{\"template\":\"({prompt})\"}",
        "{\"prompt\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\\u0000\"},{\"type\":\"text\","
-       "\"text\":"
-       "\"b\"}]}]}",
+       "\"text\":\"b\"}]}]}",
        "<|im_start|>user\n(a"},
   };
   (void)state;
@@ -200,8 +198,7 @@ static void bad_lines_say_what_they_would_have_needed(void **state) {
   } cases[] = {
       {"{}", "{\"question\":\"a\",\"answer\":\"#### 1\"}", "prompt",
        "expected exactly one of `prompt`, `messages`, the key is missing; the line has `question`, `answer`: preset "
-       "'gsm8k' "
-       "reads such lines"},
+       "'gsm8k' reads such lines"},
       {"{}", "{\"prompt\":\"a\",\"reward_model\":{\"ground_truth\":1}}", "answer", "preset 'dapo' reads such lines"},
       {"{\"preset\":\"gsm8k\"}", "{\"prompt\":\"a\"}", "question",
        "expected `question`, the key is missing; the line has `prompt`"},

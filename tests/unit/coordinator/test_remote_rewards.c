@@ -148,8 +148,7 @@ static void a_group_is_sealed_with_its_last_reward(void **state) {
   json_free(wait_state(f, "r1", "completed"));
   assert_int_equal(read_int(f,
                             "SELECT count(*) FROM samples WHERE reward = 0.5 * (sample % 2 = 0) + (0.125 * sample + "
-                            "group_ordinal + 1) + 0.25 * "
-                            "(0.125 * sample + group_ordinal + 2)"),
+                            "group_ordinal + 1) + 0.25 * (0.125 * sample + group_ordinal + 2)"),
                    12);
   assert_int_equal(check_term_values(f), 36);
   assert_int_equal(read_int(f, "SELECT exact FROM rounds"), 1);

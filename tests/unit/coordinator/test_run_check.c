@@ -151,8 +151,7 @@ static void the_trainer_is_told_where_a_run_starts(void **state) {
   assert_int_equal(f->trainer.start.from, START_CURRENT);
   post_run(f,
            "{\"dataset\":{\"path\":\"train.jsonl\"},\"verify_samples\":false,\"groups_per_round\":1,\"samples_per_"
-           "group\":1,\"sampling\":{"
-           "\"max_new_tokens\":8},\"training\":{\"objective\":\"evaluate\"}}");
+           "group\":1,\"sampling\":{\"max_new_tokens\":8},\"training\":{\"objective\":\"evaluate\"}}");
   run = serve_run(f, &s, "r3", "completed");
   assert_string_equal(json_string(json_get(json_get(run, "config"), "start"), NULL), "current");
   json_free(run);

@@ -145,8 +145,7 @@ static void a_supervised_run_needs_no_servers(void **state) {
   struct fixture *f = *state;
   post_run(f,
            "{\"rounds\":4,\"dataset\":{\"path\":\"warm.jsonl\"},\"verify_samples\":false,\"groups_per_round\":2,"
-           "\"samples_per_group\":3,"
-           "\"training\":{\"objective\":\"cross_entropy\"}}");
+           "\"samples_per_group\":3,\"training\":{\"objective\":\"cross_entropy\"}}");
   struct json *run = wait_state(f, "r1", "completed");
   assert_int_equal(get_int(run, "version", NULL), 4);
   assert_int_equal(get_int(history_at(run, 0), "groups", NULL), 2);
@@ -161,12 +160,10 @@ static void post_one_that_goes_bad_behind_another(struct fixture *f) {
   write_data(f, "bad.jsonl", "{\"prompt\":\"1+1=\",\"completion\":\"2\"}\n");
   post_run(f,
            "{\"rounds\":1000000,\"dataset\":{\"path\":\"warm.jsonl\"},\"verify_samples\":false,\"groups_per_round\":1,"
-           "\"samples_per_group\":1,"
-           "\"training\":{\"objective\":\"cross_entropy\"}}");
+           "\"samples_per_group\":1,\"training\":{\"objective\":\"cross_entropy\"}}");
   post_run(f,
            "{\"rounds\":1,\"dataset\":{\"path\":\"bad.jsonl\"},\"verify_samples\":false,\"groups_per_round\":1,"
-           "\"samples_per_group\":1,"
-           "\"training\":{\"objective\":\"cross_entropy\"}}");
+           "\"samples_per_group\":1,\"training\":{\"objective\":\"cross_entropy\"}}");
   json_free(wait_state(f, "r1", "running"));
   write_data(f, "bad.jsonl", "{\"prompt\":1}\n");
   assert_int_equal(call(f, "POST", "/v1/runs/r1/stop", NULL, NULL), 200);
@@ -194,8 +191,7 @@ static void a_run_paused_by_trouble_can_be_stopped_and_the_next_one_runs(void **
   post_one_that_goes_bad_behind_another(f);
   post_run(f,
            "{\"rounds\":1,\"dataset\":{\"path\":\"warm.jsonl\"},\"verify_samples\":false,\"groups_per_round\":1,"
-           "\"samples_per_group\":1,"
-           "\"training\":{\"objective\":\"cross_entropy\"}}");
+           "\"samples_per_group\":1,\"training\":{\"objective\":\"cross_entropy\"}}");
   json_free(wait_held(f, "r2", "stop it")); /* it was never opened, and r3 waits for it */
   json_free(wait_state(f, "r3", "queued"));
   assert_int_equal(call(f, "POST", "/v1/runs/r2/stop", NULL, &answer), 200);
@@ -499,8 +495,7 @@ static void a_run_waits_for_a_trainer_that_stays_away_and_goes_on_with_it(void *
   coordinator_restart(f);
   post_run(f,
            "{\"rounds\":2000,\"dataset\":{\"path\":\"warm.jsonl\"},\"verify_samples\":false,\"groups_per_round\":1,"
-           "\"samples_per_group\":1,"
-           "\"training\":{\"objective\":\"cross_entropy\"}}");
+           "\"samples_per_group\":1,\"training\":{\"objective\":\"cross_entropy\"}}");
   json_free(wait_state(f, "r1", "running"));
   time_passes(f, 10001); /* without a heartbeat */
   wait_waiting(f, "r1", "no trainer is registered");
@@ -643,8 +638,7 @@ static void a_trainer_that_does_not_know_the_epoch_yet_is_asked_again(void **sta
   pthread_mutex_unlock(&f->trainer.lock);
   post_run(f,
            "{\"rounds\":1,\"dataset\":{\"path\":\"warm.jsonl\"},\"verify_samples\":false,\"groups_per_round\":1,"
-           "\"samples_per_group\":1,"
-           "\"training\":{\"objective\":\"cross_entropy\"}}");
+           "\"samples_per_group\":1,\"training\":{\"objective\":\"cross_entropy\"}}");
   json_free(wait_state(f, "r1", "completed"));
 }
 
@@ -655,8 +649,7 @@ static void events_report_every_state_and_round(void **state) {
   char url[160];
   post_run(f,
            "{\"rounds\":2,\"dataset\":{\"path\":\"warm.jsonl\"},\"verify_samples\":false,\"groups_per_round\":1,"
-           "\"samples_per_group\":1,"
-           "\"training\":{\"objective\":\"cross_entropy\"}}");
+           "\"samples_per_group\":1,\"training\":{\"objective\":\"cross_entropy\"}}");
   snprintf(url, sizeof url, "%s/v1/runs/r1/events", f->url);
   const struct http_call c = {.method = "GET", .url = url, .deadline_ms = DEADLINE_MS};
   assert_int_equal(http_client_call(f->http, &c, &answer, &err), RC_OK); /* the stream ends with the run */

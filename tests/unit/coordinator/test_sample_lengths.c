@@ -59,8 +59,7 @@ static void every_lease_of_a_group_has_the_limit(void **state) {
   write_data(f, "train.jsonl", LINES);
   post_run(f,
            "{\"rounds\":1,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"verify_samples\":false,\"groups_"
-           "per_round\":3,"
-           "\"samples_per_group\":2,\"lease_samples_max\":1,\"sampling\":{\"max_new_tokens\":8}}");
+           "per_round\":3,\"samples_per_group\":2,\"lease_samples_max\":1,\"sampling\":{\"max_new_tokens\":8}}");
   register_server(f, &s, "gen-1");
   poll_leases(f, &s, 64, &a);
   assert_int_equal(a.lease_count, 2 * GROUPS);

@@ -304,8 +304,7 @@ static void a_round_of_a_thousand_samples_is_quick(void **state) {
   const clock_t begun = clock();
   post_run(f,
            "{\"rounds\":2,\"dataset\":{\"path\":\"train.jsonl\"},\"verify_samples\":false,\"groups_per_round\":64,"
-           "\"samples_per_group\":16,"
-           "\"sampling\":{\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}}");
+           "\"samples_per_group\":16,\"sampling\":{\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}}");
   struct json *run = serve_run(f, &s, "r1", "completed");
   assert_int_equal(get_int(run, "totals", "sampled_tokens"), 2 * 64 * 16 * 3);
   json_free(run);

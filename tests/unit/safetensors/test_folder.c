@@ -141,8 +141,7 @@ static void an_index_that_lies_is_refused_by_name(void **state) {
       {INDEX("{\"a\":\"model-00001-of-00002.bin\"}"), "model-00001-of-00002.bin"},
       {INDEX("{\"a\":\"gone.safetensors\"}"), "gone.safetensors, which is missing"},
       {INDEX("{\"a\":\"model-00001-of-00002.safetensors\"}"),
-       "tensor a: model.safetensors.index.json says that it is in "
-       "model-00001-of-00002.safetensors, and it is not"},
+       "tensor a: model.safetensors.index.json says that it is in model-00001-of-00002.safetensors, and it is not"},
       {INDEX("{\"b\":\"model-00002-of-00002.safetensors\",\"d\":\"model-00001-of-00002.safetensors\"}"),
        "and it is in model-00001-of-00002.safetensors"},
       {INDEX("{\"a\":\"model-00002-of-00002.safetensors\",\"a\":\"model-00002-of-00002.safetensors\"}"), "JSON"},

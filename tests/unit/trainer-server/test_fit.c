@@ -109,8 +109,7 @@ static void the_advice_names_flags_savings_and_prices(void **state) {
       "--lean true (150.0 MiB less: transposes are made again and again, versions lie on disk, the same weights), "
       "--recompute-activations true (3072.0 MiB less: a third more computing, the same weights), --optimizer-state "
       "mapped (300.0 MiB less: every step reads and writes so much on disk), --chunk-tokens 512 (512.0 MiB less: runs "
-      "may "
-      "ask for no larger chunk, and no sample is longer), 1212.0 MiB in all: --fit chooses so");
+      "may ask for no larger chunk, and no sample is longer), 1212.0 MiB in all: --fit chooses so");
   fit_choose(&got, &advice, NULL, &asked, true, &none, made_up_plan);
   err_set(&err, RC_NO_MEMORY, NULL, "it is too large");
   memory_advice_give(&advice, &err);

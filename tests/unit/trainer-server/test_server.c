@@ -763,8 +763,7 @@ static void the_model_is_served(void **state) {
   expect(&g, "GET", "/v1/model/files/model.safetensors", NULL, 404, "not_found");
   expect(&g, "GET", "/v1/model", NULL, 200,
          "\"layers\":2,\"hidden\":16,\"heads\":2,\"kv_heads\":1,\"head_dim\":8,\"ffn\":32,\"experts\":0,\"experts_per_"
-         "token\":0,\"expert_ffn\":0,\"vocabulary\":48,"
-         "\"positions_max\":32,\"tied\":true");
+         "token\":0,\"expert_ffn\":0,\"vocabulary\":48,\"positions_max\":32,\"tied\":true");
   expect(&g, "GET", "/v1/model", NULL, 200, "\"files\":[\"config.json\",\"tokenizer.json\"]");
   write_text(g.model_dir, "chat_template.jinja", "{{ messages }}");
   expect(&g, "GET", "/v1/model/files/chat_template.jinja", NULL, 200, "{{ messages }}");

@@ -105,9 +105,7 @@ static const struct message step_done_message = {
         "{\"step_id\":\"r7.12\",\"state\":\"done\",\"error\":null,\"version\":13,\"digest\":\"" DIGEST_B
         "\",\"grad_norm\":null,\"lr\":1e-06,\"skipped\":true,\"step_us\":1,"
         "\"checkpoint_us\":2,\"push_us\":3,\"oldest_checkpoint\":11,\"checkpoints\":[0,11,13],\"pushes\":[{\"worker_"
-        "id\":\"w3\",\"staged\":true,"
-        "\"way\":\"fabric\","
-        "\"digest\":\"" DIGEST_B
+        "id\":\"w3\",\"staged\":true,\"way\":\"fabric\",\"digest\":\"" DIGEST_B
         "\",\"error\":null},"
         "{\"worker_id\":\"w4\",\"staged\":false,\"way\":null,\"digest\":null,\"error\":\"no answer within 60000 ms\"}],"
         "\"intervals\":[[\"step\",1,2],[\"push\",2,5]]}",
@@ -186,8 +184,7 @@ static const struct message check_message = {
     .json =
         "{\"batch_id\":\"r7.12.c3.0\",\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"version\":12,\"check\":{\"seed\":17,"
         "\"round\":12},\"groups\":[{\"id\":\"r7.12.4\",\"ordinal\":4,\"samples\":[{\"id\":\"r7.12.4.0\",\"tokens\":[1,"
-        "2],"
-        "\"prompt_length\":1,\"segments\":[{\"start\":0,\"count\":1,\"loss_mask\":true}],\"advantage\":0}]}]}",
+        "2],\"prompt_length\":1,\"segments\":[{\"start\":0,\"count\":1,\"loss_mask\":true}],\"advantage\":0}]}]}",
     .again = again_submit_batch,
     .optional = {"check", "ordinal"}};
 /* A batch that is verified, and what it is refused for. */
