@@ -296,6 +296,7 @@ static enum rc group_close(struct core *c, const struct sealing *g, enum group_s
   if (rc == RC_OK && h->purpose == LEASE_TRAINING) rc = stream_round(c, h->run, h->round, &closed.counts_for, err);
   if (rc == RC_OK) rc = round_sums_group(c, &closed, err);
   if (rc == RC_OK) waiting_closed(&c->pool->waiting, h->run, h->round, h->ordinal);
+  c->checks_due |= c->context->config.mode == MODE_SYNC;
   if (rc == RC_OK && state == GROUP_FILTERED && c->context->config.zero_advantage == FILTER_REFILL && !closed.stream)
     rc = round_refill(c, h->run, h->round, h->ordinal, err); /* opens a group, so before the round's are counted */
   if (rc == RC_OK)
@@ -441,7 +442,7 @@ enum rc group_accept(struct core *c, const struct group_head *g, int64_t fence, 
   if (all_in) { /* its rewards, or its check, are waited for; for dispatch it is over */
     waiting_closed(&c->pool->waiting, g->run, g->round, g->ordinal);
     c->samples_due = true;
-    c->unchecked += checked;
+    c->checks_due |= checked || c->context->config.mode == MODE_SYNC;
     latency_note(c, g);
   }
   return store_exec(c->store, err,

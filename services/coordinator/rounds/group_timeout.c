@@ -54,6 +54,7 @@ enum rc group_fail(struct core *c, int64_t run, int64_t round, int64_t ordinal, 
                    BINDS(b_int(run), b_int(round), b_int(counts_for)));
   waiting_forget(&c->pool->waiting);
   c->samples_due = true; /* another group may begin in its place */
+  c->checks_due |= c->context->config.mode == MODE_SYNC;
   if (rc == RC_OK) rc = journal_incident(c, run, why->incident, id.text, why->reason, err);
   if (rc == RC_OK)
     rc = store_int(c->store, &open, err, "SELECT groups_open FROM rounds WHERE run = ?1 AND round = ?2",

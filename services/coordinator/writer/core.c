@@ -328,7 +328,7 @@ static enum rc put_off(struct core *c, int64_t ms, struct err *err) {
 static struct command *company(struct writer *w, size_t taken, bool patient, int64_t begun_us) {
   const struct core *c = &w->core;
   const bool awaited = c->kick_due || (c->sealed && atomic_load(&w->groups_awaited)) ||
-                       (c->unchecked && atomic_load(&w->checks_awaited));
+                       (c->checks_due && atomic_load(&w->checks_awaited));
   const int64_t passed_us = monotonic_us(c) - begun_us;
   void *item;
   if (!w->threaded || passed_us >= (awaited ? GROUP_US : GROUP_BUSY_US)) return NULL;
@@ -383,8 +383,8 @@ static void transact(struct writer *w, struct command *first) {
   if ((c->kick_due || c->sealed) && kick) kick(w->kick_context, c->kick_due ? 0 : c->sealed);
   c->kick_due = false;
   c->sealed = 0;
-  if (c->unchecked && check) check(w->check_context);
-  c->unchecked = 0;
+  if (c->checks_due && check) check(w->check_context);
+  c->checks_due = false;
 }
 
 /* ---- calls ---- */

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "common/base/clock.h"
 #include "services/coordinator/decide/states.h"
 #include "tests/unit/coordinator/fake_server.h"
 
@@ -11,10 +12,16 @@
   "{\"rounds\":1,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"groups_per_round\":3," \
   "\"samples_per_group\":4,"                                                                                  \
   "\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},\"training\":{\"objective\":\"grpo\"}}"
+#define SYNC                                                                                                \
+  "{\"mode\":\"sync\",\"rounds\":4,\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},"    \
+  "\"groups_per_round\":3,\"samples_per_group\":4,\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8}," \
+  "\"training\":{\"objective\":\"grpo\"},"                                                                  \
+  "\"evaluation\":{\"path\":\"train.jsonl\",\"every_rounds\":1,\"samples\":1,\"problems\":1}}"
 #define REFUSED     "SELECT count(*) FROM incidents WHERE kind = 'sample_refused'"
 #define QUARANTINED "SELECT count(*) FROM quarantines"
 #define CLOSED      "SELECT count(*) FROM groups WHERE state <> 0"
 
+enum { GROUPS = 3, SYNC_ROUNDS = 4, MOMENTS = 5 };
 enum { WHOLE = 4 /* samples of a group */, LOOKS = 200 /* some hundredths of a second */ };
 
 static int setup(void **state) {
@@ -111,10 +118,41 @@ static void a_check_that_outlives_its_trainer_decides_nothing(void **state) {
   json_free(serve_run(f, &honest, "r1", "completed"));
 }
 
+/* In sync, checks wait until nothing is sampled any more: an evaluation that ends last sends for them.  Otherwise the
+ * checkers would look when their rest is over, 200 ms later. */
+static void checks_of_a_round_in_sync_begin_when_its_evaluation_ends(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  int64_t waited_us = 0;
+  register_server(f, &s, "honest");
+  post_run(f, SYNC);
+  for (int round = 0; round < SYNC_ROUNDS; round++) {
+    struct lease leases[GROUPS + 1], *last = NULL;
+    const int checked = fake_trainer_checks(&f->trainer);
+    collect_leases(f, &s, leases, GROUPS + 1);
+    for (int i = 0; i <= GROUPS; i++) {
+      if (leases[i].purpose == LEASE_EVALUATION)
+        last = &leases[i];
+      else
+        answer_lease(f, &s, &leases[i]);
+    }
+    assert_non_null(last);
+    for (int i = 0; i < MOMENTS; i++) a_moment_passes(f); /* the checkers have looked, and rest */
+    answer_lease(f, &s, last);
+    const int64_t begun_us = clock_monotonic_us();
+    AWAIT(fake_trainer_checks(&f->trainer) > checked, "no check has come in round %d", round) a_moment_passes(f);
+    waited_us += clock_monotonic_us() - begun_us;
+  }
+  json_free(serve_run(f, &s, "r1", "completed"));
+  if (waited_us > SYNC_ROUNDS * 100000) fail_msg("checks came %lld us late in all", (long long)waited_us);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(what_was_made_up_is_drawn_again_by_others, setup, fixture_teardown),
       cmocka_unit_test_setup_teardown(a_difference_that_is_found_once_refuses_nothing, setup, fixture_teardown),
+      cmocka_unit_test_setup_teardown(checks_of_a_round_in_sync_begin_when_its_evaluation_ends, setup,
+                                      fixture_teardown),
       cmocka_unit_test_setup_teardown(a_check_that_outlives_its_trainer_decides_nothing, setup, fixture_teardown),
   };
   return cmocka_run_group_tests_name("coordinator/sample_checks", tests, NULL, NULL);
