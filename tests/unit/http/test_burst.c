@@ -1,0 +1,90 @@
+/* Many connections that have something to say at once, and nobody who comes after them: all are answered (epoll_wait
+ * in watcher.c says what would break). */
+#include "http_test.h"
+
+#include <sched.h>
+
+/* What libmicrohttpd asks of one epoll_wait, and some that are no multiple of it. */
+enum { AT_ONCE = 128, PEERS_MAX = 3 * AT_ONCE, HELD_MS = 10000 };
+
+static atomic_bool held, let_go;
+
+static void handle_now(struct http_request *r, void *context) {
+  (void)context;
+  http_reply_text(r, 200, "now");
+}
+
+/* The server's only thread stays here until the others have sent their requests. */
+static void handle_held(struct http_request *r, void *context) {
+  (void)context;
+  const int64_t end_ms = clock_monotonic_ms() + HELD_MS;
+  atomic_store(&held, true);
+  while (!atomic_load(&let_go) && clock_monotonic_ms() < end_ms) sched_yield();
+  http_reply_text(r, 200, "held");
+}
+
+static const struct http_route routes[] = {
+    {.method = "GET", .path = "/now", .handler = handle_now},
+    {.method = "GET", .path = "/held", .handler = handle_held},
+};
+
+#define GET(path) "GET " path " HTTP/1.1\r\nHost: t\r\n\r\n"
+
+static void answered(int fd, const char *word) { free(peer_read(fd, word)); }
+
+static void answers_all_of(int peers) {
+  struct http_server *server = NULL;
+  struct err err = {0};
+  const struct http_server_options options = {.bind_address = "127.0.0.1",
+                                              .threads = 1,
+                                              .limits = {.connections_max = 2 * PEERS_MAX},
+                                              .routes = routes,
+                                              .route_count = ROUTE_COUNT(routes)};
+  int fds[PEERS_MAX];
+  if (http_server_start(&server, &options, &err) != RC_OK) fail_msg("%s", err.message);
+  const int port = http_server_port(server);
+  for (int i = 0; i < peers; i++) fds[i] = peer_connect(port);
+  const int last = peer_connect(port); /* when it is answered, the others have been accepted */
+  for (int i = 0; i < 2; i++) {
+    peer_send(last, GET("/now"));
+    answered(last, "now");
+  }
+  atomic_store(&held, false);
+  atomic_store(&let_go, false);
+  peer_send(last, GET("/held"));
+  AWAIT(atomic_load(&held), "the server does not work on a request") sched_yield();
+  for (int i = 0; i < peers; i++) peer_send(fds[i], GET("/now"));
+  atomic_store(&let_go, true);
+  answered(last, "held");
+  for (int i = 0; i < peers; i++) answered(fds[i], "now");
+  for (int i = 0; i < peers; i++) close(fds[i]);
+  close(last);
+  http_server_stop(server, 1000);
+}
+
+static void as_many_as_one_call_takes_are_answered(void **state) {
+  (void)state;
+  answers_all_of(AT_ONCE);
+}
+
+static void one_less_and_one_more_are_answered(void **state) {
+  (void)state;
+  answers_all_of(AT_ONCE - 1);
+  answers_all_of(AT_ONCE + 1);
+}
+
+static void as_many_as_several_calls_take_are_answered(void **state) {
+  (void)state;
+  answers_all_of(2 * AT_ONCE);
+  answers_all_of(PEERS_MAX);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(as_many_as_one_call_takes_are_answered),
+      cmocka_unit_test(one_less_and_one_more_are_answered),
+      cmocka_unit_test(as_many_as_several_calls_take_are_answered),
+  };
+  log_init("test", LOG_ERROR + 1);
+  return cmocka_run_group_tests_name("http/burst", tests, NULL, NULL);
+}
