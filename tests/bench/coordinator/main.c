@@ -43,6 +43,7 @@ int main(int argc, char **argv) {
                                      .groups = number_of(args, "groups", 512),
                                      .samples = number_of(args, "samples", 8),
                                      .tokens = number_of(args, "tokens", 1024),
+                                     .sampling_us = number_of(args, "sampling_us", 0),
                                      .dataset = text_of(args, "dataset", "train.jsonl"),
                                      .close = close,
                                      .idle = idle};

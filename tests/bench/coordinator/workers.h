@@ -12,6 +12,7 @@ struct worker_load {
   int port, pid, workers;
   int slots;                   /* of each, and asked for at once */
   int groups, samples, tokens; /* of the round, of a group, of a sample */
+  int sampling_us;             /* between a grant and its first result, a half to three halves of it; 0: none */
   const char *dataset;         /* its path in the coordinator's data folder */
   bool close, idle;
 };
