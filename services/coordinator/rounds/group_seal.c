@@ -296,7 +296,6 @@ static enum rc group_close(struct core *c, const struct sealing *g, enum group_s
   if (rc == RC_OK && h->purpose == LEASE_TRAINING) rc = stream_round(c, h->run, h->round, &closed.counts_for, err);
   if (rc == RC_OK) rc = round_sums_group(c, &closed, err);
   if (rc == RC_OK) waiting_closed(&c->pool->waiting, h->run, h->round, h->ordinal);
-  c->checks_due |= c->context->config.mode == MODE_SYNC;
   if (rc == RC_OK && state == GROUP_FILTERED && c->context->config.zero_advantage == FILTER_REFILL && !closed.stream)
     rc = round_refill(c, h->run, h->round, h->ordinal, err); /* opens a group, so before the round's are counted */
   if (rc == RC_OK)
@@ -426,6 +425,7 @@ enum rc group_accept(struct core *c, const struct group_head *g, int64_t fence, 
   if (count == 0) return RC_OK;
   enum rc rc = all_in ? group_is_checked(c, g, &checked, err) : RC_OK;
   if (rc != RC_OK) return rc;
+  c->checks_due |= checked || (all_in && c->context->config.mode == MODE_SYNC);
   if (all_in && !remote && !checked) return group_seal(c, g, fence, done, count, arena, err);
   if (checked && is_judged_here(c, rule)) rc = advantages_expected(c, g, done, count, &advantages, arena, err);
   for (int i = 0; i < count && rc == RC_OK; i++) {
@@ -442,7 +442,6 @@ enum rc group_accept(struct core *c, const struct group_head *g, int64_t fence, 
   if (all_in) { /* its rewards, or its check, are waited for; for dispatch it is over */
     waiting_closed(&c->pool->waiting, g->run, g->round, g->ordinal);
     c->samples_due = true;
-    c->checks_due |= checked || c->context->config.mode == MODE_SYNC;
     latency_note(c, g);
   }
   return store_exec(c->store, err,

@@ -34,8 +34,8 @@ struct core {
   bool kick_due;                       /* something changed that the driver may act on */
   int64_t undone;                      /* savepoints rolled back so far: memory that follows rows reads them again */
   int sealed;                          /* groups, in the transaction in hand */
-  bool checks_due;                     /* a group waits for its check since it or, in mode sync, has ended: while others
-                                        * are sampled checks wait (checks/check_message.c) */
+  bool checks_due;                     /* a group waits for its check since it or, in mode sync, is sampled no more:
+                                        * while others are, checks wait (checks/check_message.c) */
   struct run_context *context;         /* of the active run; NULL: no leases, no results */
   struct pool *pool;                   /* pool/pool.h */
   struct rounds *rounds;               /* rounds/rounds.h */

@@ -26,8 +26,8 @@ enum asked { ASKED_REGISTER, ASKED_POLL, ASKED_RESULT, ASKED_BEAT };
 struct emulated {
   char id[32];
   enum asked asked;
-  bool has_loaded, had_leases, drawn; /* drawn: the samples of its leases are */
-  int64_t again_us;                   /* the service had no room (429), or samples are drawn: go on then; 0: no */
+  bool has_loaded, had_leases;
+  int64_t again_us; /* the service had no room (429), or samples are drawn: go on then; 0: no */
   struct digest loaded;
   struct held held[LIMIT_LEASES_PER_REQUEST];
   int held_count;
@@ -158,6 +158,12 @@ static void on_registered(struct workers *w, struct connection *c, const struct 
   if (++w->registered == w->load->workers + 1) w->stop = true;
 }
 
+/* Pseudo-random by grant, so that servers do not ask in step. */
+static int64_t sampling_takes(const struct workers *w) {
+  const int64_t mean = w->load->sampling_us;
+  return mean / 2 + (int64_t)((uint64_t)w->grants * 0x9E3779B97F4A7C15u >> 32) * mean / UINT32_MAX;
+}
+
 static void on_leases(struct workers *w, struct connection *c, const struct json *body) {
   struct emulated *e = &w->items[c->index];
   struct arena arena = ARENA_INIT;
@@ -187,6 +193,7 @@ static void on_leases(struct workers *w, struct connection *c, const struct json
     if (!w->first_us) w->first_us = now_us;
     if (e->had_leases) durations_add(&w->grant, now_us - c->asked_us);
     e->had_leases = true;
+    if (w->load->sampling_us) e->again_us = now_us + sampling_takes(w);
     w->grants++;
     w->leases += (int64_t)m.lease_count;
   }
@@ -207,21 +214,9 @@ static void on_result(struct workers *w, const struct connection *c) {
   }
 }
 
-/* Pseudo-random by grant, so that servers do not ask in step. */
-static int64_t sampling_takes(const struct workers *w) {
-  const int64_t mean = w->load->sampling_us;
-  return mean / 2 + (int64_t)((uint64_t)w->grants * 0x9E3779B97F4A7C15u >> 32) * mean / UINT32_MAX;
-}
-
 static void go_on(struct workers *w, struct connection *c) {
   struct emulated *e = &w->items[c->index];
   if (c->index == w->load->workers || w->stop) return; /* who only reports does so by the clock */
-  if (e->asked == ASKED_POLL && e->held_count && w->load->sampling_us && !e->drawn) {
-    e->drawn = true;
-    e->again_us = bench_now_us() + sampling_takes(w);
-    return;
-  }
-  e->drawn = false;
   if (e->held_count)
     ask_result(w, c);
   else
@@ -254,7 +249,7 @@ static void ready(struct connection *c, void *context) {
       break;
   }
   json_free(json);
-  if (e->asked != ASKED_REGISTER) go_on(w, c);
+  if (e->asked != ASKED_REGISTER && !e->again_us) go_on(w, c);
 }
 
 static void ask_again(struct workers *w, struct connection *c) {
