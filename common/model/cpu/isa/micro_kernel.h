@@ -3,13 +3,17 @@
  *
  *   dst[r][lane] = dst[r][lane] + (even + odd)
  *
- * Registers: with AVX-512 12 rows x 2 vectors hold a chain, 24 sums, beside 2 vectors of w and some elements of a; with
- * AVX2 6 rows x 2 vectors hold one in 12 of 16.  The even chain runs before the odd one, and its sums wait in the
- * first-level cache, as do those over blocks, in dst: 5 loads and stores for 32 FMAs.  Both chains of few rows fit side
- * by side.  Fewer rows, with all sums in registers, would need more loads: 4 rows x 2 vectors take 6 for 8 FMAs, 12
- * rows 14 for 24, and on Intel's processors loads are what FMAs wait for.  (Where stores are dearer than loads, on
- * AMD's Zen 4, 4 rows were 1.05 times as fast; it has instructions for bf16.)  An FMA's latency asks for 8 sums at a
- * time; with fewer the processor starts the odd chain before the even one is done.
+ * Registers: with AVX-512 12 rows x 2 vectors hold a chain, 24 sums, beside 2 vectors of w and some elements of a.  The
+ * even chain runs before the odd one, and its sums wait in the first-level cache, as do those over blocks, in dst: 5
+ * loads and stores for 32 FMAs.  Both chains of few rows fit side by side.  Fewer rows, with all sums in registers,
+ * would need more loads: 4 rows x 2 vectors take 6 for 8 FMAs, 12 rows 14 for 24, and on Intel's processors loads are
+ * what FMAs wait for.  (Where stores are dearer than loads, on AMD's Zen 4, 4 rows were 1.05 times as fast; it has
+ * instructions for bf16.)  An FMA's latency asks for 8 sums at a time; with fewer the processor starts the odd chain
+ * before the even one is done.
+ *
+ * With AVX2 4 rows x 2 vectors are those 8 sums.  6 rows would fit into 16 registers and need fewer loads; on AMD's
+ * Zen 3 they reach 82 % of the FMA loop where 4 reach 96, both from the first level.  Of 3 rows and less both chains'
+ * sums fit, and they run step by step, 93 %; not those of 3 rows of pairs, which leave no register to widen in.
  *
  * w is float, laid out by the caller, or pairs of bf16 (vec.h), widened in registers: one instruction for R FMAs.
  *
@@ -21,11 +25,12 @@
 
 #include "common/model/cpu/isa/vec.h"
 
-/* Rows of a group at most; sums of a chain for which both chains' fit into registers; for which steps are short. */
+/* Rows of a group at most; sums of a chain for which both chains' fit into registers, of pairs and of floats; for which
+ * steps are short. */
 #if defined(__AVX512F__)
-enum { MICRO_ROWS = 12, MICRO_FEW = 8, MICRO_SHORT = 6 };
+enum { MICRO_ROWS = 12, MICRO_FEW_PAIRS = 8, MICRO_FEW = 8, MICRO_SHORT = 6 };
 #else
-enum { MICRO_ROWS = 6, MICRO_FEW = 6, MICRO_SHORT = 0 };
+enum { MICRO_ROWS = 4, MICRO_FEW_PAIRS = 4, MICRO_FEW = 6, MICRO_SHORT = 0 };
 #endif
 
 /* What w holds; a constant wherever it is passed, as is row_a, the distance between rows of a.  W_PAIRS_KEPT: pairs,
@@ -78,7 +83,7 @@ INLINE void micro_step(vf acc[MICRO_ROWS][2], struct chain *c, const struct bloc
     if (kind == W_PAIRS_KEPT) vstore(c->keep + v * VL, w[v]);
   }
   if (kind == W_PAIRS_KEPT) c->keep += 32;
-  if (kind != W_FLOATS) {
+  if (kind != W_FLOATS && (VL == 16 || !is_odd)) {
     _mm_prefetch(c->ahead, _MM_HINT_T1);
     c->ahead += b->step_ahead;
   }
@@ -91,12 +96,9 @@ INLINE void micro_step(vf acc[MICRO_ROWS][2], struct chain *c, const struct bloc
   c->a += b->step_a;
 }
 
-/* The first step multiplies only where both chains' sums fit into AVX-512's registers: sums set to zero are copies of
- * one register, 1 to 3 % of the time.  Where they do not fit, or with AVX2, gcc keeps other values better without
- * it. */
-INLINE void micro_chain(vf acc[MICRO_ROWS][2], const struct block *b, const size_t row_a, int row, int lane,
-                        bool is_odd, const int R, const int NV, const enum micro_w kind) {
-  const bool multiplies = VL == 16 && R * NV <= MICRO_FEW, second_tile = VL == 16 ? is_odd : lane >= 16;
+INLINE struct chain chain_begin(const struct block *b, const size_t row_a, int row, int lane, bool is_odd, const int NV,
+                                const enum micro_w kind) {
+  const bool second_tile = VL == 16 ? is_odd : lane >= 16;
   struct chain c = {.a = b->a + (size_t)row * row_a + (is_odd ? b->odd_a : 0)};
   if (kind != W_FLOATS) c.ahead = b->ahead[second_tile];
   if (kind == W_PAIRS_KEPT) c.keep = b->keep + (is_odd ? 16 * 32 : 0) + lane;
@@ -105,15 +107,28 @@ INLINE void micro_chain(vf acc[MICRO_ROWS][2], const struct block *b, const size
     const size_t l = (size_t)(lane + v * VL);
     c.w[v] = l / 16 * b->tile_w + l % 16 + (is_odd && micro_floats(kind) ? b->odd_w : 0);
   }
-  if (multiplies) {
-    micro_step(acc, &c, b, row_a, true, is_odd, R, NV, kind);
-  } else {
+  return c;
+}
+
+INLINE void sums_clear(vf acc[MICRO_ROWS][2], const int R, const int NV) {
+  UNROLL
+  for (int r = 0; r < R; r++) {
     UNROLL
-    for (int r = 0; r < R; r++) {
-      UNROLL
-      for (int v = 0; v < NV; v++) acc[r][v] = (vf){0};
-    }
+    for (int v = 0; v < NV; v++) acc[r][v] = (vf){0};
   }
+}
+
+/* The first step multiplies only where both chains' sums fit into AVX-512's registers: sums set to zero are copies of
+ * one register, 1 to 3 % of the time.  Where they do not fit, or with AVX2, gcc keeps other values better without
+ * it. */
+INLINE void micro_chain(vf acc[MICRO_ROWS][2], const struct block *b, const size_t row_a, int row, int lane,
+                        bool is_odd, const int R, const int NV, const enum micro_w kind) {
+  const bool multiplies = VL == 16 && R * NV <= MICRO_FEW;
+  struct chain c = chain_begin(b, row_a, row, lane, is_odd, NV, kind);
+  if (multiplies)
+    micro_step(acc, &c, b, row_a, true, is_odd, R, NV, kind);
+  else
+    sums_clear(acc, R, NV);
   if (VL == 16 && R * NV <= MICRO_SHORT) { /* a loop costs a part of short steps: 1.2 times as fast with 3 rows */
 #pragma GCC unroll 3
     for (int s = multiplies; s < b->steps; s++) micro_step(acc, &c, b, row_a, false, is_odd, R, NV, kind);
@@ -125,6 +140,20 @@ INLINE void micro_chain(vf acc[MICRO_ROWS][2], const struct block *b, const size
 #pragma GCC unroll 4
 #endif
   for (int s = multiplies; s < b->steps; s++) micro_step(acc, &c, b, row_a, false, is_odd, R, NV, kind);
+}
+
+/* Both chains of a few rows, step by step. */
+INLINE void micro_both(vf even[MICRO_ROWS][2], vf odd[MICRO_ROWS][2], const struct block *b, const size_t row_a,
+                       int row, int lane, const int R, const int NV, const enum micro_w kind) {
+  struct chain e = chain_begin(b, row_a, row, lane, false, NV, kind),
+               o = chain_begin(b, row_a, row, lane, true, NV, kind);
+  sums_clear(even, R, NV);
+  sums_clear(odd, R, NV);
+#pragma GCC unroll 4
+  for (int s = 0; s < b->steps; s++) {
+    micro_step(even, &e, b, row_a, false, false, R, NV, kind);
+    micro_step(odd, &o, b, row_a, false, true, R, NV, kind);
+  }
 }
 
 /* Adds the chains' sums to dst; even's are those that lie at `kept`. */
@@ -161,15 +190,16 @@ INLINE void micro_many(const struct block *b, const size_t row_a, int row, int l
     micro_out(b, dst, kept, acc, false, R, NV);
 }
 
-INLINE void micro(const struct block *b, const size_t row_a, int row, int lane, const int R, const int NV,
-                  const enum micro_w kind) {
-  if (R * NV > MICRO_FEW) {
-    micro_many(b, row_a, row, lane, R, NV, kind);
-    return;
-  }
+/* Few sums: both chains' fit into registers. */
+INLINE void micro_few(const struct block *b, const size_t row_a, int row, int lane, const int R, const int NV,
+                      const enum micro_w kind) {
   vf even[MICRO_ROWS][2], odd[MICRO_ROWS][2];
+#if defined(__AVX512F__)
   micro_chain(even, b, row_a, row, lane, false, R, NV, kind);
   micro_chain(odd, b, row_a, row, lane, true, R, NV, kind);
+#else
+  micro_both(even, odd, b, row_a, row, lane, R, NV, kind);
+#endif
   float *dst = b->dst + (size_t)row * b->ldd + lane;
   UNROLL
   for (int r = 0; r < R; r++) {
@@ -181,21 +211,29 @@ INLINE void micro(const struct block *b, const size_t row_a, int row, int lane, 
   }
 }
 
+INLINE void micro(const struct block *b, const size_t row_a, int row, int lane, const int R, const int NV,
+                  const enum micro_w kind) {
+  if (R * NV <= (micro_floats(kind) ? MICRO_FEW : MICRO_FEW_PAIRS))
+    micro_few(b, row_a, row, lane, R, NV, kind);
+  else
+    micro_many(b, row_a, row, lane, R, NV, kind);
+}
+
 /* Calls call(R) for the R that `rows` is, 1 to MICRO_ROWS: a constant for each, so that its sums stay in registers. */
 #define MICRO_CASE(R, call) \
   case R:                   \
     call(R);                \
     break
-#define MICRO_CASES_TO_6(call) \
+#define MICRO_CASES_TO_4(call) \
   MICRO_CASE(1, call);         \
   MICRO_CASE(2, call);         \
   MICRO_CASE(3, call);         \
-  MICRO_CASE(4, call);         \
-  MICRO_CASE(5, call);         \
-  MICRO_CASE(6, call)
+  MICRO_CASE(4, call)
 #if defined(__AVX512F__)
 #define MICRO_CASES(call) \
-  MICRO_CASES_TO_6(call); \
+  MICRO_CASES_TO_4(call); \
+  MICRO_CASE(5, call);    \
+  MICRO_CASE(6, call);    \
   MICRO_CASE(7, call);    \
   MICRO_CASE(8, call);    \
   MICRO_CASE(9, call);    \
@@ -203,7 +241,7 @@ INLINE void micro(const struct block *b, const size_t row_a, int row, int lane, 
   MICRO_CASE(11, call);   \
   MICRO_CASE(12, call)
 #else
-#define MICRO_CASES(call) MICRO_CASES_TO_6(call)
+#define MICRO_CASES(call) MICRO_CASES_TO_4(call)
 #endif
 #define MICRO_BY_ROWS(rows, call) \
   do {                            \
@@ -224,9 +262,10 @@ INLINE void micro_group(const struct block *b, const size_t row_a, int row, int 
 /* Rows in groups of nearly equal size: a small one would wait for its FMAs. */
 INLINE void micro_groups(const struct block *b, const size_t row_a, int lane, const int NV, const enum micro_w kind) {
   const int groups = (b->rows + MICRO_ROWS - 1) / MICRO_ROWS;
-  for (int g = 0, row = 0, end; g < groups; g++, row = end) {
-    end = b->rows * (g + 1) / groups;
-    micro_group(b, row_a, row, end - row, lane, NV, kind);
+  const int each = b->rows / groups, larger = b->rows % groups;
+  for (int g = 0, row = 0, rows; g < groups; g++, row += rows) {
+    rows = each + (g < larger);
+    micro_group(b, row_a, row, rows, lane, NV, kind);
   }
 }
 

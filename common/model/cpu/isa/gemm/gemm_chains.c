@@ -5,12 +5,19 @@
  *
  * A pass takes up to X_ROWS rows through all of W.  Its rows lie in groups of MICRO_ROWS: [group][block of 32 along K]
  * [MICRO_ROWS][16 even, 16 odd], so that the micro kernel reaches all rows by constant displacements from one pointer.
- * So few rows that one group holds them wait for nothing but W, and go by it alone.  The first group
- * widens a piece of W in the micro kernel's registers, keeps the floats for the other groups, and prefetches the next
- * piece.  A few groups that read much of W wait for memory: there each prefetches its share, so that memory is asked
- * evenly.  A row's bits depend only on that row and W. */
+ * So few rows that one group holds them wait for nothing but W, and go by it alone.  The first of many groups widens a
+ * piece of W in the micro kernel's registers, keeps the floats for the others, and prefetches the next piece.  A few
+ * groups that read much of W wait for memory: there each prefetches its share, so that memory is asked evenly.  A row's
+ * bits depend only on that row and W. */
 #include "common/model/cpu/isa/gemm/outputs.h"
 #include "common/model/cpu/isa/micro_kernel.h"
+
+/* So few groups widen W each for itself: storing its floats would cost more. */
+#if defined(__AVX512F__)
+enum { PAIRS_GROUPS = 1 };
+#else
+enum { PAIRS_GROUPS = 8 };
+#endif
 
 enum {
   PANEL = 32,
@@ -34,11 +41,13 @@ struct pass {
   const struct gemm_args *c;
   struct chains_scratch *s;
   int row, rows, groups;
-  int blocks, x_blocks; /* of 32 along the dot: all, and of x in scratch at a time */
-  int shares;           /* how many groups prefetch W */
+  int group_rows, larger; /* rows of a group; the first `larger` groups have one more */
+  int blocks, x_blocks;   /* of 32 along the dot: all, and of x in scratch at a time */
+  int shares;             /* how many groups prefetch W */
 };
 
-static int group_row(const struct pass *p, int g) { return p->rows * g / p->groups; }
+/* Groups are of nearly equal size: a small one would wait for its FMAs. */
+INLINE int group_row(const struct pass *p, int g) { return g * p->group_rows + (g < p->larger ? g : p->larger); }
 
 /* The next of rows [t, end). */
 static struct pass pass_of(const struct gemm_args *c, struct chains_scratch *s, int t, int end) {
@@ -55,6 +64,8 @@ static struct pass pass_of(const struct gemm_args *c, struct chains_scratch *s, 
   p.rows = round_up((left + passes - 1) / passes, MICRO_ROWS);
   if (p.rows > left) p.rows = left;
   p.groups = (p.rows + MICRO_ROWS - 1) / MICRO_ROWS;
+  p.group_rows = p.rows / p.groups;
+  p.larger = p.rows % p.groups;
   const bool waits = (size_t)c->W->N * (size_t)c->W->K * sizeof(uint16_t) >= MUCH_W;
   p.shares = waits && p.rows <= FEW_ROWS ? p.groups : 1;
   return p;
@@ -169,13 +180,18 @@ INLINE void group_add(const struct piece *o, int g, int lane, const enum micro_w
   if (o->last && (lane + 2 * VL == PANEL || lane + 2 * VL >= o->lanes)) store_sums(o, row, rows);
 }
 
+/* Groups from g on. */
+INLINE void groups_add(const struct piece *o, int g, int lane, const enum micro_w kind) {
+  for (; g < o->p->groups; g++) group_add(o, g, lane, kind);
+}
+
 static __attribute__((noinline)) void add_floats(const struct piece *o, int g, int lane) {
-  group_add(o, g, lane, W_FLOATS);
+  groups_add(o, g, lane, W_FLOATS);
 }
 static __attribute__((noinline)) void add_kept(const struct piece *o, int g, int lane) {
-  group_add(o, g, lane, W_KEPT);
+  groups_add(o, g, lane, W_KEPT);
 }
-static __attribute__((noinline)) void add_pairs(const struct piece *o, int lane) { group_add(o, 0, lane, W_PAIRS); }
+static __attribute__((noinline)) void add_pairs(const struct piece *o, int lane) { groups_add(o, 0, lane, W_PAIRS); }
 static __attribute__((noinline)) void add_pairs_kept(const struct piece *o, int lane) {
   group_add(o, 0, lane, W_PAIRS_KEPT);
 }
@@ -184,17 +200,16 @@ static __attribute__((noinline)) void add_pairs_kept(const struct piece *o, int 
 INLINE void piece_add(const struct piece *o, const bool f32) {
   if (f32) lay_out_w(o);
   for (int lane = 0; lane < PANEL && lane < o->lanes; lane += 2 * VL) {
-    if (f32)
+    if (f32) {
       add_floats(o, 0, lane);
-    else if (o->p->groups == 1)
+    } else if (o->p->groups <= PAIRS_GROUPS) {
       add_pairs(o, lane);
-    else
+    } else {
       add_pairs_kept(o, lane);
-    for (int g = 1; g < o->p->groups; g++) {
-      if (o->p->shares > 1 && !f32)
-        add_kept(o, g, lane);
+      if (o->p->shares > 1)
+        add_kept(o, 1, lane);
       else
-        add_floats(o, g, lane);
+        add_floats(o, 1, lane);
     }
   }
 }

@@ -5,10 +5,9 @@
  *   -> sums [K_BLOCK / LANES][N_BLOCK][LANES]
  *
  * x lies by [32 lanes][token]: such a slice, T_CHUNK lines of 128 bytes, and GROUP_ROWS columns of dy are multiplied
- * from the first-level cache.  With AVX-512 16 columns of dy lie together, a line of each token; groups of 6 would cost
- * more to make than they bring.  A window is tall because x is laid out once
- * for all of its rows.  Sums are added to dW once at the end.  The next tokens are prefetched between the products,
- * evenly: many at once hold up what is loaded meanwhile (weight_window.h). */
+ * from the first-level cache.  16 columns of dy lie together, a line of each token.  A window is tall because x is laid
+ * out once for all of its rows.  Sums are added to dW once at the end.  The next tokens are prefetched between the
+ * products, evenly: many at once hold up what is loaded meanwhile (weight_window.h). */
 #include "common/model/cpu/isa/gemm/weight_window.h"
 #include "common/model/cpu/isa/micro_kernel.h"
 
@@ -16,24 +15,19 @@
 cpu_kernel ISA_NAME(gemm_weight_backward_bf16); /* of bf16: gemm_bf16.c */
 #endif
 
-enum {
-  N_BLOCK = 384, /* a multiple of DY_GROUP, ROW_UNIT and LANES */
-  K_BLOCK = 256,
-  LANES = 32
-};
-
 #if defined(__AVX512F__)
-enum { T_CHUNK = 128, DY_GROUP = 16, GROUP_ROWS = 8 /* of DY_GROUP */, ROW_UNIT = DY_GROUP, DY_PAD = 0 };
+enum { T_CHUNK = 128, GROUP_ROWS = 8 };
 #else
-enum {
-  T_CHUNK = 64,
-  DY_GROUP = N_BLOCK,
-  GROUP_ROWS = MICRO_ROWS,
-  ROW_UNIT = GROUP_ROWS,
-  DY_PAD = 16 /* so that tokens do not share cache sets */
-};
+enum { T_CHUNK = 64, GROUP_ROWS = MICRO_ROWS };
 #endif
-enum { DY_TOKEN = DY_GROUP + DY_PAD, DY_GROUP_SIZE = T_CHUNK * DY_TOKEN + 16 /* the last vector is stored whole */ };
+
+enum {
+  N_BLOCK = 384, /* a multiple of DY_GROUP and LANES */
+  K_BLOCK = 256,
+  LANES = 32,
+  DY_GROUP = 16,                          /* a multiple of GROUP_ROWS */
+  DY_GROUP_SIZE = T_CHUNK * DY_GROUP + 16 /* so that a token's groups do not share cache sets */
+};
 
 struct weight_scratch {
   float x[K_BLOCK / LANES][T_CHUNK][LANES];
@@ -42,21 +36,20 @@ struct weight_scratch {
 };
 
 /* n operands from index `at` on as floats, in lines of `width` that lie `stride` floats apart, the last one zero padded
- * to a multiple of 16; base NULL: zeros.  Vectors are stored whole, behind a line's end too. */
+ * to a multiple of 16; base NULL: zeros. */
 INLINE void load_lines(float *to, const int width, size_t stride, const void *base, size_t at, int n, const bool f32) {
   for (; n > 0; n -= width, at += (size_t)width, to += stride)
     for (int l = 0; l < width && l < round_up(n, 16); l += VL)
       vstore(to + l, base ? load_some_operands(base, at + (size_t)l, n - l > 0 ? n - l : 0, f32) : (vf){0});
 }
 
-/* Row t of dy and of x as floats at place `place`; t < 0: zeros.  What is stored behind a group's part of dy is stored
- * anew with the next token. */
+/* Row t of dy and of x as floats at place `place`; t < 0: zeros. */
 INLINE void load_place(const struct weight_backward_args *c, struct weight_scratch *s, const struct window *w,
                        int place, int t, const bool f32) {
   const size_t x = t < 0 ? 0 : row_of(c->row, (size_t)t) * (size_t)c->K + (size_t)w->k0,
                dy = t < 0 ? 0 : (size_t)t * (size_t)c->N + (size_t)w->n0;
   load_lines(s->x[0][place], LANES, T_CHUNK * LANES, t < 0 ? NULL : c->x, x, w->k_count, f32);
-  load_lines(s->dy[0] + place * DY_TOKEN, DY_GROUP, DY_GROUP_SIZE, t < 0 ? NULL : c->dy, dy, w->n_count, f32);
+  load_lines(s->dy[0] + place * DY_GROUP, DY_GROUP, DY_GROUP_SIZE, t < 0 ? NULL : c->dy, dy, w->n_count, f32);
 }
 
 /* The rows that stand at places [first, first + T_CHUNK), zeros between them, from row *t on; returns the number of
@@ -80,7 +73,7 @@ INLINE void run_places(struct block b, int places, int lane, const int R, const 
     b.steps = places - t < 32 ? (places - t) / 2 : 16;
     micro(&b, 1, 0, lane, R, NV, W_FLOATS);
     b.first = false;
-    b.a += 32 * DY_TOKEN;
+    b.a += 32 * DY_GROUP;
     b.w = (const float *)b.w + 32 * LANES;
   }
 }
@@ -96,8 +89,8 @@ static void multiply_chunk(struct weight_scratch *s, const struct window *w, int
       const struct block b = {.dst = s->sums[k / LANES][n],
                               .ldd = LANES,
                               .a = s->dy[n / DY_GROUP] + n % DY_GROUP,
-                              .odd_a = DY_TOKEN,
-                              .step_a = 2 * DY_TOKEN,
+                              .odd_a = DY_GROUP,
+                              .step_a = 2 * DY_GROUP,
                               .w = s->x[k / LANES][0],
                               .odd_w = LANES,
                               .step_w = 2 * LANES,
@@ -142,7 +135,7 @@ static void window_compute(const struct weight_backward_args *c, struct weight_s
   add_sums(c, s, w);
 }
 
-const struct window_limit ISA_NAME(weight_windows) = {{N_BLOCK, K_BLOCK}, ROW_UNIT};
+const struct window_limit ISA_NAME(weight_windows) = {{N_BLOCK, K_BLOCK}, DY_GROUP};
 
 void ISA_NAME(gemm_weight_backward)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct weight_backward_args *c = args;
