@@ -180,37 +180,32 @@ INLINE void group_add(const struct piece *o, int g, int lane, const enum micro_w
   if (o->last && (lane + 2 * VL == PANEL || lane + 2 * VL >= o->lanes)) store_sums(o, row, rows);
 }
 
-/* Groups from g on. */
-INLINE void groups_add(const struct piece *o, int g, int lane, const enum micro_w kind) {
-  for (; g < o->p->groups; g++) group_add(o, g, lane, kind);
+/* Groups [g, end), each against all of the panel, while its rows are near. */
+INLINE void groups_add(const struct piece *o, int g, int end, const enum micro_w kind) {
+  for (; g < end; g++)
+    for (int lane = 0; lane < PANEL && lane < o->lanes; lane += 2 * VL) group_add(o, g, lane, kind);
 }
 
-static __attribute__((noinline)) void add_floats(const struct piece *o, int g, int lane) {
-  groups_add(o, g, lane, W_FLOATS);
+static __attribute__((noinline)) void add_floats(const struct piece *o, int g) {
+  groups_add(o, g, o->p->groups, W_FLOATS);
 }
-static __attribute__((noinline)) void add_kept(const struct piece *o, int g, int lane) {
-  groups_add(o, g, lane, W_KEPT);
-}
-static __attribute__((noinline)) void add_pairs(const struct piece *o, int lane) { groups_add(o, 0, lane, W_PAIRS); }
-static __attribute__((noinline)) void add_pairs_kept(const struct piece *o, int lane) {
-  group_add(o, 0, lane, W_PAIRS_KEPT);
-}
+static __attribute__((noinline)) void add_kept(const struct piece *o, int g) { groups_add(o, g, o->p->groups, W_KEPT); }
+static __attribute__((noinline)) void add_pairs(const struct piece *o) { groups_add(o, 0, o->p->groups, W_PAIRS); }
+static __attribute__((noinline)) void add_pairs_kept(const struct piece *o) { groups_add(o, 0, 1, W_PAIRS_KEPT); }
 
-/* All groups of rows.  The first one widens W for the others. */
+/* All groups of rows.  The first of many widens W for the others. */
 INLINE void piece_add(const struct piece *o, const bool f32) {
-  if (f32) lay_out_w(o);
-  for (int lane = 0; lane < PANEL && lane < o->lanes; lane += 2 * VL) {
-    if (f32) {
-      add_floats(o, 0, lane);
-    } else if (o->p->groups <= PAIRS_GROUPS) {
-      add_pairs(o, lane);
-    } else {
-      add_pairs_kept(o, lane);
-      if (o->p->shares > 1)
-        add_kept(o, 1, lane);
-      else
-        add_floats(o, 1, lane);
-    }
+  if (f32) {
+    lay_out_w(o);
+    add_floats(o, 0);
+  } else if (o->p->groups <= PAIRS_GROUPS) {
+    add_pairs(o);
+  } else {
+    add_pairs_kept(o);
+    if (o->p->shares > 1)
+      add_kept(o, 1);
+    else
+      add_floats(o, 1);
   }
 }
 
