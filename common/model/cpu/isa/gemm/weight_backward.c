@@ -36,20 +36,35 @@ struct weight_scratch {
 };
 
 /* n operands from index `at` on as floats, in lines of `width` that lie `stride` floats apart, the last one zero padded
- * to a multiple of 16; base NULL: zeros. */
+ * to a multiple of 16. */
 INLINE void load_lines(float *to, const int width, size_t stride, const void *base, size_t at, int n, const bool f32) {
-  for (; n > 0; n -= width, at += (size_t)width, to += stride)
-    for (int l = 0; l < width && l < round_up(n, 16); l += VL)
-      vstore(to + l, base ? load_some_operands(base, at + (size_t)l, n - l > 0 ? n - l : 0, f32) : (vf){0});
+  for (; n >= width; n -= width, at += (size_t)width, to += stride) {
+    UNROLL
+    for (int l = 0; l < width; l += VL) vstore(to + l, load_operands(base, at + (size_t)l, f32));
+  }
+  for (int l = 0; l < round_up(n, 16); l += VL)
+    vstore(to + l, load_some_operands(base, at + (size_t)l, n - l > 0 ? n - l : 0, f32));
 }
 
-/* Row t of dy and of x as floats at place `place`; t < 0: zeros. */
+INLINE void clear_lines(float *to, const int width, size_t stride, int n) {
+  for (; n > 0; n -= width, to += stride) {
+    UNROLL
+    for (int l = 0; l < width; l += VL) vstore(to + l, (vf){0});
+  }
+}
+
+/* Row t of dy and of x as floats at place `place`. */
 INLINE void load_place(const struct weight_backward_args *c, struct weight_scratch *s, const struct window *w,
                        int place, int t, const bool f32) {
-  const size_t x = t < 0 ? 0 : row_of(c->row, (size_t)t) * (size_t)c->K + (size_t)w->k0,
-               dy = t < 0 ? 0 : (size_t)t * (size_t)c->N + (size_t)w->n0;
-  load_lines(s->x[0][place], LANES, T_CHUNK * LANES, t < 0 ? NULL : c->x, x, w->k_count, f32);
-  load_lines(s->dy[0] + place * DY_GROUP, DY_GROUP, DY_GROUP_SIZE, t < 0 ? NULL : c->dy, dy, w->n_count, f32);
+  const size_t x = row_of(c->row, (size_t)t) * (size_t)c->K + (size_t)w->k0,
+               dy = (size_t)t * (size_t)c->N + (size_t)w->n0;
+  load_lines(s->x[0][place], LANES, T_CHUNK * LANES, c->x, x, w->k_count, f32);
+  load_lines(s->dy[0] + place * DY_GROUP, DY_GROUP, DY_GROUP_SIZE, c->dy, dy, w->n_count, f32);
+}
+
+static void clear_place(struct weight_scratch *s, const struct window *w, int place) {
+  clear_lines(s->x[0][place], LANES, T_CHUNK * LANES, w->k_count);
+  clear_lines(s->dy[0] + place * DY_GROUP, DY_GROUP, DY_GROUP_SIZE, w->n_count);
 }
 
 /* The rows that stand at places [first, first + T_CHUNK), zeros between them, from row *t on; returns the number of
@@ -60,10 +75,10 @@ INLINE int load_chunk(const struct weight_backward_args *c, struct weight_scratc
   for (; *t < c->T; ++*t) {
     const int place = (c->place ? c->place[*t] : *t) - first;
     if (place >= T_CHUNK) break;
-    while (places < place) load_place(c, s, w, places++, -1, f32);
+    while (places < place) clear_place(s, w, places++);
     load_place(c, s, w, places++, *t, f32);
   }
-  if (places % 2) load_place(c, s, w, places++, -1, f32);
+  if (places % 2) clear_place(s, w, places++);
   return places;
 }
 
