@@ -11,9 +11,10 @@
  * instructions for bf16.)  An FMA's latency asks for 8 sums at a time; with fewer the processor starts the odd chain
  * before the even one is done.
  *
- * With AVX2 4 rows x 2 vectors are those 8 sums.  6 rows would fit into 16 registers and need fewer loads; on AMD's
- * Zen 3 they reach 82 % of the FMA loop where 4 reach 96, both from the first level.  Of 3 rows and less both chains'
- * sums fit, and they run step by step, 93 %; not those of 3 rows of pairs, which leave no register to widen in.
+ * With AVX2 4 rows x 2 vectors are those 8 sums.  6 rows fit into 16 registers and need fewer loads, but on AMD's Zen 3
+ * they reach 82 % of the FMA loop where 4 reach 96, both from the first level: they are taken where they save a group.
+ * Of 3 rows and less both chains' sums fit, and they run step by step, 93 %; not those of 3 rows of pairs, which leave
+ * no register to widen in.
  *
  * w is float, laid out by the caller, or pairs of bf16 (vec.h), widened in registers: one instruction for R FMAs.
  *
@@ -25,12 +26,12 @@
 
 #include "common/model/cpu/isa/vec.h"
 
-/* Rows of a group at most; sums of a chain for which both chains' fit into registers, of pairs and of floats; for which
- * steps are short. */
+/* Rows of a group at most, and where there are several groups; sums of a chain for which both chains' fit into
+ * registers, of pairs and of floats; for which steps are short. */
 #if defined(__AVX512F__)
-enum { MICRO_ROWS = 12, MICRO_FEW_PAIRS = 8, MICRO_FEW = 8, MICRO_SHORT = 6 };
+enum { MICRO_ROWS = 12, MICRO_GROUP = 12, MICRO_FEW_PAIRS = 8, MICRO_FEW = 8, MICRO_SHORT = 6 };
 #else
-enum { MICRO_ROWS = 4, MICRO_FEW_PAIRS = 4, MICRO_FEW = 6, MICRO_SHORT = 0 };
+enum { MICRO_ROWS = 6, MICRO_GROUP = 4, MICRO_FEW_PAIRS = 4, MICRO_FEW = 6, MICRO_SHORT = 0 };
 #endif
 
 /* What w holds; a constant wherever it is passed, as is row_a, the distance between rows of a.  W_PAIRS_KEPT: pairs,
@@ -224,16 +225,16 @@ INLINE void micro(const struct block *b, const size_t row_a, int row, int lane, 
   case R:                   \
     call(R);                \
     break
-#define MICRO_CASES_TO_4(call) \
+#define MICRO_CASES_TO_6(call) \
   MICRO_CASE(1, call);         \
   MICRO_CASE(2, call);         \
   MICRO_CASE(3, call);         \
-  MICRO_CASE(4, call)
+  MICRO_CASE(4, call);         \
+  MICRO_CASE(5, call);         \
+  MICRO_CASE(6, call)
 #if defined(__AVX512F__)
 #define MICRO_CASES(call) \
-  MICRO_CASES_TO_4(call); \
-  MICRO_CASE(5, call);    \
-  MICRO_CASE(6, call);    \
+  MICRO_CASES_TO_6(call); \
   MICRO_CASE(7, call);    \
   MICRO_CASE(8, call);    \
   MICRO_CASE(9, call);    \
@@ -241,7 +242,7 @@ INLINE void micro(const struct block *b, const size_t row_a, int row, int lane, 
   MICRO_CASE(11, call);   \
   MICRO_CASE(12, call)
 #else
-#define MICRO_CASES(call) MICRO_CASES_TO_4(call)
+#define MICRO_CASES(call) MICRO_CASES_TO_6(call)
 #endif
 #define MICRO_BY_ROWS(rows, call) \
   do {                            \
@@ -261,7 +262,7 @@ INLINE void micro_group(const struct block *b, const size_t row_a, int row, int 
 
 /* Rows in groups of nearly equal size: a small one would wait for its FMAs. */
 INLINE void micro_groups(const struct block *b, const size_t row_a, int lane, const int NV, const enum micro_w kind) {
-  const int groups = (b->rows + MICRO_ROWS - 1) / MICRO_ROWS;
+  const int groups = (b->rows + MICRO_GROUP - 1) / MICRO_GROUP;
   const int each = b->rows / groups, larger = b->rows % groups;
   for (int g = 0, row = 0, rows; g < groups; g++, row += rows) {
     rows = each + (g < larger);

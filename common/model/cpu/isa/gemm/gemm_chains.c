@@ -3,8 +3,8 @@
  *
  *   x [rows][K] -> floats, second-level cache   W [32 outputs][W_BLOCKS * 32 of K] -> floats, first level   -> sums [rows][32]
  *
- * A pass takes up to X_ROWS rows through all of W.  Its rows lie in groups of MICRO_ROWS: [group][block of 32 along K]
- * [MICRO_ROWS][16 even, 16 odd], so that the micro kernel reaches all rows by constant displacements from one pointer.
+ * A pass takes up to X_ROWS rows through all of W.  Its rows lie in groups of MICRO_GROUP: [group][block of 32 along K]
+ * [MICRO_GROUP][16 even, 16 odd], so that the micro kernel reaches all rows by constant displacements from one pointer.
  * So few rows that one group holds them wait for nothing but W, and go by it alone.  The first of many groups widens a
  * piece of W in the micro kernel's registers, keeps the floats for the others, and prefetches the next piece.  A few
  * groups that read much of W wait for memory: there each prefetches its share, so that memory is asked evenly.  A row's
@@ -22,13 +22,13 @@ enum { PAIRS_GROUPS = 8 };
 enum {
   PANEL = 32,
   LINE = 64,
-  TILE_BLOCK = 16 * 32,         /* operands of a tile of W along 32 of the dot */
-  W_BLOCKS = 4,                 /* of 32 along the dot, of W at a time: 16 KiB of floats */
-  FEW_ROWS = 36,                /* whose groups share the prefetching of W, */
-  MUCH_W = 512 << 10,           /* of so many bytes at least */
-  X_ROWS = 96,                  /* a multiple of MICRO_ROWS */
-  X_WORDS = 196608,             /* of x in scratch */
-  GROUP_BLOCK = MICRO_ROWS * 32 /* floats of a group along 32 of the dot */
+  TILE_BLOCK = 16 * 32, /* operands of a tile of W along 32 of the dot */
+  W_BLOCKS = 4,         /* of 32 along the dot, of W at a time: 16 KiB of floats */
+  FEW_ROWS = 36,        /* whose groups share the prefetching of W, */
+  MUCH_W = 512 << 10,   /* of so many bytes at least */
+  X_ROWS = 96,          /* a multiple of MICRO_GROUP */
+  X_WORDS = 196608,     /* of x in scratch */
+  ROW_BLOCK = 32        /* floats of a row along 32 of the dot */
 };
 
 struct chains_scratch {
@@ -42,6 +42,7 @@ struct pass {
   struct chains_scratch *s;
   int row, rows, groups;
   int group_rows, larger; /* rows of a group; the first `larger` groups have one more */
+  int group_block;        /* of its largest group */
   int blocks, x_blocks;   /* of 32 along the dot: all, and of x in scratch at a time */
   int shares;             /* how many groups prefetch W */
 };
@@ -49,23 +50,27 @@ struct pass {
 /* Groups are of nearly equal size: a small one would wait for its FMAs. */
 INLINE int group_row(const struct pass *p, int g) { return g * p->group_rows + (g < p->larger ? g : p->larger); }
 
+/* Floats of a group of `rows` along 32 of the dot: few rows may be more than a group of many has. */
+INLINE int group_block(int rows) { return (rows > MICRO_GROUP ? MICRO_ROWS : MICRO_GROUP) * ROW_BLOCK; }
+
 /* The next of rows [t, end). */
 static struct pass pass_of(const struct gemm_args *c, struct chains_scratch *s, int t, int end) {
   struct pass p = {.c = c, .s = s, .row = t, .blocks = round_up(c->W->K, 32) / 32};
   const int left = end - t;
-  int most = X_WORDS / (p.blocks * GROUP_BLOCK) * MICRO_ROWS;
+  int most = X_WORDS / (p.blocks * MICRO_GROUP * ROW_BLOCK) * MICRO_GROUP;
   p.x_blocks = p.blocks;
   if (most > X_ROWS) most = X_ROWS;
   if (most == 0) { /* a dot too long for scratch */
-    most = MICRO_ROWS;
-    p.x_blocks = X_WORDS / GROUP_BLOCK / W_BLOCKS * W_BLOCKS;
+    most = MICRO_GROUP;
+    p.x_blocks = X_WORDS / (MICRO_GROUP * ROW_BLOCK) / W_BLOCKS * W_BLOCKS;
   }
   const int passes = (left + most - 1) / most;
-  p.rows = round_up((left + passes - 1) / passes, MICRO_ROWS);
+  p.rows = round_up((left + passes - 1) / passes, MICRO_GROUP);
   if (p.rows > left) p.rows = left;
-  p.groups = (p.rows + MICRO_ROWS - 1) / MICRO_ROWS;
+  p.groups = p.rows <= MICRO_ROWS ? 1 : (p.rows + MICRO_GROUP - 1) / MICRO_GROUP;
   p.group_rows = p.rows / p.groups;
   p.larger = p.rows % p.groups;
+  p.group_block = group_block(p.group_rows + (p.larger > 0));
   const bool waits = (size_t)c->W->N * (size_t)c->W->K * sizeof(uint16_t) >= MUCH_W;
   p.shares = waits && p.rows <= FEW_ROWS ? p.groups : 1;
   return p;
@@ -77,8 +82,8 @@ INLINE void lay_out_x(const struct pass *p, int block, const bool f32) {
   for (int g = 0; g < p->groups; g++) {
     for (int r = group_row(p, g); r < group_row(p, g + 1); r++) {
       const size_t row = (size_t)(p->row + r) * (size_t)K;
-      float *even = p->s->x + g * p->x_blocks * GROUP_BLOCK + (r - group_row(p, g)) * 32;
-      for (int b = 0; b < count; b++, even += GROUP_BLOCK) {
+      float *even = p->s->x + g * p->x_blocks * p->group_block + (r - group_row(p, g)) * ROW_BLOCK;
+      for (int b = 0; b < count; b++, even += p->group_block) {
         const int k = (block + b) * 32;
         if (k + 32 <= K)
           split32(even, even + 16, p->c->x, row + (size_t)k, f32);
@@ -134,8 +139,8 @@ static void store_sums(const struct piece *o, int row, int rows) {
   }
 }
 
-INLINE void block_next(struct block *b, const enum micro_w kind) {
-  b->a += GROUP_BLOCK;
+INLINE void block_next(struct block *b, const int R, const enum micro_w kind) {
+  b->a += group_block(R);
   b->w = (const char *)b->w + (micro_floats(kind) ? 32 * PANEL * sizeof(float) : TILE_BLOCK * sizeof(uint16_t));
   for (int tile = 0; tile < 2 && kind != W_FLOATS; tile++) b->ahead[tile] += TILE_BLOCK * sizeof(uint16_t);
   if (kind == W_PAIRS_KEPT) b->keep += 32 * PANEL;
@@ -149,8 +154,8 @@ INLINE void run_along(const struct piece *o, struct block b, int row, int lane, 
     const int asked = R * i / o->blocks;
     if (asks) ask_outputs(o->y + (size_t)(row + asked) * (size_t)N, N, R * (i + 1) / o->blocks - asked);
     b.first = o->begin + i == 0;
-    micro(&b, 32, 0, lane, R, 2, kind);
-    block_next(&b, kind);
+    micro(&b, ROW_BLOCK, 0, lane, R, 2, kind);
+    block_next(&b, R, kind);
   }
 }
 
@@ -163,7 +168,7 @@ INLINE void group_add(const struct piece *o, int g, int lane, const enum micro_w
       o->ahead + TILE_BLOCK * sizeof(uint16_t) * (size_t)g / (size_t)p->shares; /* this group's share of a block */
   const struct block b = {.dst = p->s->sums + row * PANEL,
                           .ldd = PANEL,
-                          .a = p->s->x + (g * p->x_blocks + o->begin % p->x_blocks) * GROUP_BLOCK,
+                          .a = p->s->x + (g * p->x_blocks + o->begin % p->x_blocks) * p->group_block,
                           .odd_a = 16,
                           .step_a = 1,
                           .w = micro_floats(kind) ? (const void *)p->s->w : (const void *)o->w,

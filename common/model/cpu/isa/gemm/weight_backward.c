@@ -18,7 +18,7 @@ cpu_kernel ISA_NAME(gemm_weight_backward_bf16); /* of bf16: gemm_bf16.c */
 #if defined(__AVX512F__)
 enum { T_CHUNK = 128, GROUP_ROWS = 8 };
 #else
-enum { T_CHUNK = 64, GROUP_ROWS = MICRO_ROWS };
+enum { T_CHUNK = 64, GROUP_ROWS = MICRO_GROUP };
 #endif
 
 enum {
