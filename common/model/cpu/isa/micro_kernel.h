@@ -260,13 +260,28 @@ INLINE void micro_group(const struct block *b, const size_t row_a, int row, int 
 #undef MICRO_CALL
 }
 
-/* Rows in groups of nearly equal size: a small one would wait for its FMAs. */
+/* How rows are shared out: `count` groups of `each`, of which the first `larger` have one more.  A small group would
+ * wait for its FMAs. */
+struct row_groups {
+  int count, each, larger;
+};
+
+/* rows > 0 */
+INLINE struct row_groups row_groups_of(int rows) {
+  const int count = rows <= MICRO_ROWS ? 1 : (rows + MICRO_GROUP - 1) / MICRO_GROUP;
+  return (struct row_groups){.count = count, .each = rows / count, .larger = rows % count};
+}
+
+/* The first row of group g. */
+INLINE int row_groups_row(const struct row_groups *groups, int g) {
+  return g * groups->each + (g < groups->larger ? g : groups->larger);
+}
+
 INLINE void micro_groups(const struct block *b, const size_t row_a, int lane, const int NV, const enum micro_w kind) {
-  const int groups = (b->rows + MICRO_GROUP - 1) / MICRO_GROUP;
-  const int each = b->rows / groups, larger = b->rows % groups;
-  for (int g = 0, row = 0, rows; g < groups; g++, row += rows) {
-    rows = each + (g < larger);
-    micro_group(b, row_a, row, rows, lane, NV, kind);
+  const struct row_groups groups = row_groups_of(b->rows);
+  for (int g = 0, row = 0, end; g < groups.count; g++, row = end) {
+    end = row_groups_row(&groups, g + 1);
+    micro_group(b, row_a, row, end - row, lane, NV, kind);
   }
 }
 

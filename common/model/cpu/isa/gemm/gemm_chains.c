@@ -40,15 +40,12 @@ struct chains_scratch {
 struct pass {
   const struct gemm_args *c;
   struct chains_scratch *s;
-  int row, rows, groups;
-  int group_rows, larger; /* rows of a group; the first `larger` groups have one more */
-  int group_block;        /* of its largest group */
-  int blocks, x_blocks;   /* of 32 along the dot: all, and of x in scratch at a time */
-  int shares;             /* how many groups prefetch W */
+  int row, rows;
+  struct row_groups groups;
+  int group_block;      /* of its largest group */
+  int blocks, x_blocks; /* of 32 along the dot: all, and of x in scratch at a time */
+  int shares;           /* how many groups prefetch W */
 };
-
-/* Groups are of nearly equal size: a small one would wait for its FMAs. */
-INLINE int group_row(const struct pass *p, int g) { return g * p->group_rows + (g < p->larger ? g : p->larger); }
 
 /* Floats of a group of `rows` along 32 of the dot: few rows may be more than a group of many has. */
 INLINE int group_block(int rows) { return (rows > MICRO_GROUP ? MICRO_ROWS : MICRO_GROUP) * ROW_BLOCK; }
@@ -67,22 +64,21 @@ static struct pass pass_of(const struct gemm_args *c, struct chains_scratch *s, 
   const int passes = (left + most - 1) / most;
   p.rows = round_up((left + passes - 1) / passes, MICRO_GROUP);
   if (p.rows > left) p.rows = left;
-  p.groups = p.rows <= MICRO_ROWS ? 1 : (p.rows + MICRO_GROUP - 1) / MICRO_GROUP;
-  p.group_rows = p.rows / p.groups;
-  p.larger = p.rows % p.groups;
-  p.group_block = group_block(p.group_rows + (p.larger > 0));
+  p.groups = row_groups_of(p.rows);
+  p.group_block = group_block(p.groups.each + (p.groups.larger > 0));
   const bool waits = (size_t)c->W->N * (size_t)c->W->K * sizeof(uint16_t) >= MUCH_W;
-  p.shares = waits && p.rows <= FEW_ROWS ? p.groups : 1;
+  p.shares = waits && p.rows <= FEW_ROWS ? p.groups.count : 1;
   return p;
 }
 
 /* x's x_blocks from `block` on. */
 INLINE void lay_out_x(const struct pass *p, int block, const bool f32) {
   const int K = p->c->W->K, count = p->blocks - block < p->x_blocks ? p->blocks - block : p->x_blocks;
-  for (int g = 0; g < p->groups; g++) {
-    for (int r = group_row(p, g); r < group_row(p, g + 1); r++) {
+  for (int g = 0; g < p->groups.count; g++) {
+    const int first = row_groups_row(&p->groups, g), end = row_groups_row(&p->groups, g + 1);
+    for (int r = first; r < end; r++) {
       const size_t row = (size_t)(p->row + r) * (size_t)K;
-      float *even = p->s->x + g * p->x_blocks * p->group_block + (r - group_row(p, g)) * ROW_BLOCK;
+      float *even = p->s->x + g * p->x_blocks * p->group_block + (r - first) * ROW_BLOCK;
       for (int b = 0; b < count; b++, even += p->group_block) {
         const int k = (block + b) * 32;
         if (k + 32 <= K)
@@ -159,10 +155,9 @@ INLINE void run_along(const struct piece *o, struct block b, int row, int lane, 
   }
 }
 
-/* Group g. Where the panel has one tile only, AVX-512's second vector repeats it. */
-INLINE void group_add(const struct piece *o, int g, int lane, const enum micro_w kind) {
+/* Group g: `rows` rows from `row` on.  Where the panel has one tile only, AVX-512's second vector repeats it. */
+INLINE void group_add(const struct piece *o, int g, int row, int rows, int lane, const enum micro_w kind) {
   const struct pass *p = o->p;
-  const int row = group_row(p, g), rows = group_row(p, g + 1) - row;
   const size_t next = micro_floats(kind) ? 16 : o->next_w / 4;
   const char *ahead =
       o->ahead + TILE_BLOCK * sizeof(uint16_t) * (size_t)g / (size_t)p->shares; /* this group's share of a block */
@@ -182,20 +177,26 @@ INLINE void group_add(const struct piece *o, int g, int lane, const enum micro_w
 #define RUN_ALONG(R) run_along(o, b, row, lane, R, kind)
   MICRO_BY_ROWS(rows, RUN_ALONG);
 #undef RUN_ALONG
-  if (o->last && (lane + 2 * VL == PANEL || lane + 2 * VL >= o->lanes)) store_sums(o, row, rows);
 }
 
 /* Groups [g, end), each against all of the panel, while its rows are near. */
 INLINE void groups_add(const struct piece *o, int g, int end, const enum micro_w kind) {
-  for (; g < end; g++)
-    for (int lane = 0; lane < PANEL && lane < o->lanes; lane += 2 * VL) group_add(o, g, lane, kind);
+  for (; g < end; g++) {
+    const int row = row_groups_row(&o->p->groups, g), rows = row_groups_row(&o->p->groups, g + 1) - row;
+    for (int lane = 0; lane < PANEL && lane < o->lanes; lane += 2 * VL) group_add(o, g, row, rows, lane, kind);
+    if (o->last) store_sums(o, row, rows);
+  }
 }
 
 static __attribute__((noinline)) void add_floats(const struct piece *o, int g) {
-  groups_add(o, g, o->p->groups, W_FLOATS);
+  groups_add(o, g, o->p->groups.count, W_FLOATS);
 }
-static __attribute__((noinline)) void add_kept(const struct piece *o, int g) { groups_add(o, g, o->p->groups, W_KEPT); }
-static __attribute__((noinline)) void add_pairs(const struct piece *o) { groups_add(o, 0, o->p->groups, W_PAIRS); }
+static __attribute__((noinline)) void add_kept(const struct piece *o, int g) {
+  groups_add(o, g, o->p->groups.count, W_KEPT);
+}
+static __attribute__((noinline)) void add_pairs(const struct piece *o) {
+  groups_add(o, 0, o->p->groups.count, W_PAIRS);
+}
 static __attribute__((noinline)) void add_pairs_kept(const struct piece *o) { groups_add(o, 0, 1, W_PAIRS_KEPT); }
 
 /* All groups of rows.  The first of many widens W for the others. */
@@ -203,7 +204,7 @@ INLINE void piece_add(const struct piece *o, const bool f32) {
   if (f32) {
     lay_out_w(o);
     add_floats(o, 0);
-  } else if (o->p->groups <= PAIRS_GROUPS) {
+  } else if (o->p->groups.count <= PAIRS_GROUPS) {
     add_pairs(o);
   } else {
     add_pairs_kept(o);
