@@ -306,6 +306,8 @@ struct cpu_kernels {
   cpu_kernel *accumulate, *grad_from_accumulator, *sum_of_squares, *adamw, *adamw8;
   /* Checks properties of the CPU that the kernels rely on and CPUID does not tell; NULL: nothing to check. */
   bool (*holds)(void);
+  /* Tells whether they are faster here than those of the next lower level; NULL: they are. */
+  bool (*pays)(void);
   /* For the tests of the elementary functions. */
   void (*exp_row)(float *y, const float *x, int n);
   float (*log)(float x);

@@ -31,6 +31,8 @@ static void find_levels(struct cpu_level levels[LEVELS]) {
 
 static bool usable(const struct cpu_level *l) { return l->kernels && (!l->kernels->holds || l->kernels->holds()); }
 
+static bool pays(const struct cpu_level *l) { return !l->kernels->pays || l->kernels->pays(); }
+
 /* "v4-bf16, v4, v3, v2" */
 static void list_usable(char *out, size_t size, const struct cpu_level levels[LEVELS]) {
   size_t used = 0;
@@ -46,13 +48,17 @@ static void list_usable(char *out, size_t size, const struct cpu_level levels[LE
 static enum rc choose_best(const struct cpu_level **out, const struct cpu_level levels[LEVELS], struct err *err) {
   for (int i = 0; i < LEVELS; i++) {
     if (!levels[i].kernels) continue;
-    if (usable(&levels[i])) {
+    if (!usable(&levels[i])) {
+      log_warn(
+          "this CPU has the instructions of the %s kernels, but they do not give the bits of NUMERICS.md; passed over",
+          levels[i].isa);
+    } else if (!pays(&levels[i])) {
+      log_debug("this CPU has the instructions of the %s kernels, but does as much by others faster; passed over",
+                levels[i].isa);
+    } else {
       *out = &levels[i];
       return RC_OK;
     }
-    log_warn(
-        "this CPU has the instructions of the %s kernels, but they do not give the bits of NUMERICS.md; passed over",
-        levels[i].isa);
   }
   return err_set(err, RC_UNSUPPORTED, "isa", "expected a CPU of level x86-64-v2 or above (SSE4.2), this one is below");
 }

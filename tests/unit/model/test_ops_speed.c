@@ -224,9 +224,27 @@ static void test_v4_bf16(void **state) {
   level_on("v4-bf16", 6.0);
 }
 
+/* Of a large product; 0: the CPU lacks the level.  level NULL: that which is chosen by itself. */
+static double product_rate(const char *level) {
+  struct err err;
+  if (ops_cpu_create(&ops, FORMAT_BF16, level, NULL, &err) != RC_OK) return 0;
+  print_message("%s, %s:\n", level ? level : "chosen", ops->name);
+  const double rate = gemm_rate(128, 1024, 1024);
+  ops_free(ops);
+  return rate;
+}
+
+/* A newer instruction is not always a faster one. */
+static void test_the_fastest_is_chosen(void **state) {
+  static const char *const levels[] = {"v2", "v3", "v4", "v4-bf16", "amx"};
+  const double chosen = product_rate(NULL);
+  (void)state;
+  for (size_t i = 0; i < sizeof levels / sizeof levels[0]; i++) assert_true(chosen > 0.75 * product_rate(levels[i]));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_v3), cmocka_unit_test(test_v4),
-                                     cmocka_unit_test(test_v4_bf16)};
+                                     cmocka_unit_test(test_v4_bf16), cmocka_unit_test(test_the_fastest_is_chosen)};
   random_seed(5);
   pool_enter();
   return cmocka_run_group_tests_name("ops speed", tests, NULL, NULL);

@@ -6,8 +6,8 @@
  * of a block of 32 along the dot the even chain is elements 0, 2 | 4, 6 | .. 28, 30 in eight links, and the odd chain
  * 1, 3 | 5, 7 | .. 29, 31 in eight more.
  *
- * Intel documents this behaviour, and it was measured on Zen 4; ops_cpu.c checks it (links_hold) before this
- * instruction set is used. */
+ * "In the time of one" holds for AMD's cores.  Intel documents this behaviour, and it was measured on Zen 4;
+ * links_trial.c tries it, and the time that it takes, before this instruction set is used. */
 #ifndef LEASEHOLD_MODEL_CPU_ISA_BF16_CHAIN_H
 #define LEASEHOLD_MODEL_CPU_ISA_BF16_CHAIN_H
 

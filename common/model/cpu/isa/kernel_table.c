@@ -26,7 +26,7 @@ extern const struct window_limit ISA_NAME(weight_windows), BESIDE(weight_windows
 #if defined(__AMX_BF16__)
 bool ISA_NAME(tiles_hold)(void);
 #elif defined(__AVX512BF16__)
-bool ISA_NAME(links_hold)(void);
+bool ISA_NAME(links_hold)(void), ISA_NAME(links_pay)(void);
 extern const struct window_limit ISA_NAME(weight_windows_bf16);
 #endif
 
@@ -85,6 +85,7 @@ const struct cpu_kernels ISA_NAME(cpu_kernels) = {
 #elif defined(__AVX512BF16__)
     .links = true,
     .holds = ISA_NAME(links_hold),
+    .pays = ISA_NAME(links_pay),
 #endif
     .exp_row = exp_row,
     .log = log_scalar,

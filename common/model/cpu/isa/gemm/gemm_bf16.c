@@ -7,7 +7,6 @@
  * One of the next rows is prefetched after every product of the micro kernel (weight_window.h). */
 #include "common/model/cpu/isa/bf16_chain.h"
 #include "common/model/cpu/isa/gemm/weight_window.h"
-#include "common/model/cpu/isa/instruction_trial.h"
 
 #if defined(__AVX512BF16__)
 
@@ -145,48 +144,6 @@ void ISA_NAME(gemm_weight_backward_bf16)(const void *args, size_t begin, size_t 
   struct weight_scratch *s = scratch;
   memset(s->zeros, 0, sizeof s->zeros);
   for (int at = (int)begin; at < (int)end; at++) window_compute(c, s, at, (int)end);
-}
-
-/* Lanes whose bf16, made by the conversions from high and low, is not the nearest one, ties to even; normal numbers. */
-static uint32_t badly_rounded(vu high, vu low) {
-  const vu wide[2] = {low, high};
-  const h32 both = (h32)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
-  uint32_t wrong = 0;
-  for (int i = 0; i < 2; i++) {
-    const h16 one = round16((vf)wide[i]);
-    for (int l = 0; l < VL; l++) {
-      const uint32_t bits = wide[i][l], nearest = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-      wrong |= (one[l] ^ nearest) | (both[i * VL + l] ^ nearest);
-    }
-  }
-  return wrong;
-}
-
-/* Whether the instructions do what this file says, over some thousand lanes: ordinary numbers, sums that cancel,
- * products around the smallest normal number, zeros, infinities, NaNs; and numbers halfway between two bf16. */
-bool ISA_NAME(links_hold)(void) {
-  const unsigned saved = _mm_getcsr();
-  uint32_t state = 1, wrong = 0;
-  _mm_setcsr(TRIAL_MXCSR);
-  for (int i = 0; i < 512; i++) {
-    const uint32_t tiny = i % 2 ? 0 : 60;
-    vu a, w;
-    vf acc;
-    for (int l = 0; l < VL; l++) {
-      a[l] = trial_operand(&state, 123 - tiny) << 16 | trial_operand(&state, 123 - tiny);
-      w[l] = trial_operand(&state, 123 - tiny) << 16 | trial_operand(&state, 123 - tiny);
-      acc[l] = (float)(int32_t)state * (tiny ? 0x1p-125f : 0x1p-31f) * 0x1p-31f;
-    }
-    const vf one = link_add(acc, a, w);
-    const vf two = vfma((vf)(a << 16), (vf)(w << 16), vfma((vf)(a & 0xffff0000u), (vf)(w & 0xffff0000u), acc));
-    const vi same = ((vi)one == (vi)two) | ((one != one) & (two != two));
-    for (int l = 0; l < VL; l++) wrong |= (uint32_t)~same[l];
-    /* the exponent of 1 instead of the operands', which may be anything */
-    const vu x = (a & 0x807fffffu) | 0x3f800000u, y = (w & 0x807f0000u) | 0x3f808000u;
-    wrong |= badly_rounded(x, y) | badly_rounded(y, x);
-  }
-  _mm_setcsr(saved);
-  return wrong == 0;
 }
 
 _Static_assert(sizeof(struct weight_scratch) <= CPU_SCRATCH_BYTES, "weight backward's scratch");
