@@ -53,47 +53,75 @@ INLINE void clear_lines(float *to, const int width, size_t stride, int n) {
   }
 }
 
-/* Row t of dy and of x as floats at place `place`. */
-INLINE void load_place(const struct weight_backward_args *c, struct weight_scratch *s, const struct window *w,
-                       int place, int t, const bool f32) {
+/* Row t of dy and of x as floats in line `line`. */
+INLINE void load_line(const struct weight_backward_args *c, struct weight_scratch *s, const struct window *w, int line,
+                      int t, const bool f32) {
   const size_t x = row_of(c->row, (size_t)t) * (size_t)c->K + (size_t)w->k0,
                dy = (size_t)t * (size_t)c->N + (size_t)w->n0;
-  load_lines(s->x[0][place], LANES, T_CHUNK * LANES, c->x, x, w->k_count, f32);
-  load_lines(s->dy[0] + place * DY_GROUP, DY_GROUP, DY_GROUP_SIZE, c->dy, dy, w->n_count, f32);
+  load_lines(s->x[0][line], LANES, T_CHUNK * LANES, c->x, x, w->k_count, f32);
+  load_lines(s->dy[0] + line * DY_GROUP, DY_GROUP, DY_GROUP_SIZE, c->dy, dy, w->n_count, f32);
 }
 
-static void clear_place(struct weight_scratch *s, const struct window *w, int place) {
-  clear_lines(s->x[0][place], LANES, T_CHUNK * LANES, w->k_count);
-  clear_lines(s->dy[0] + place * DY_GROUP, DY_GROUP, DY_GROUP_SIZE, w->n_count);
-}
-
-/* The rows that stand at places [first, first + T_CHUNK), zeros between them, from row *t on; returns the number of
- * places, rounded up to whole pairs. */
-INLINE int load_chunk(const struct weight_backward_args *c, struct weight_scratch *s, const struct window *w, int first,
-                      int *t, const bool f32) {
-  int places = 0;
-  for (; *t < c->T; ++*t) {
-    const int place = (c->place ? c->place[*t] : *t) - first;
-    if (place >= T_CHUNK) break;
-    while (places < place) clear_place(s, w, places++);
-    load_place(c, s, w, places++, *t, f32);
+/* Lines line, line + 2 .. before `end`. */
+static void clear_rest(struct weight_scratch *s, const struct window *w, int line, int end) {
+  for (; line < end; line += 2) {
+    clear_lines(s->x[0][line], LANES, T_CHUNK * LANES, w->k_count);
+    clear_lines(s->dy[0] + line * DY_GROUP, DY_GROUP, DY_GROUP_SIZE, w->n_count);
   }
-  if (places % 2) clear_place(s, w, places++);
-  return places;
 }
 
-/* R rows of a group against NV vectors of 32 lanes, over all places of the chunk. */
-INLINE void run_places(struct block b, int places, int lane, const int R, const int NV) {
-  for (int t = 0; t < places; t += 32) {
-    b.steps = places - t < 32 ? (places - t) / 2 : 16;
+/* Blocks of 32 places along the dot, laid out one after the other: of each 2 x steps lines, which its even and its odd
+ * chain take in turns.  A place without a row adds nothing to its chain, so it has no line, except at the end of the
+ * shorter chain. */
+struct chunk {
+  int blocks, steps[T_CHUNK / 2];
+};
+
+INLINE int place_of(const struct weight_backward_args *c, int t) { return c->place ? c->place[t] : t; }
+
+/* The row behind those that stand in the block of row t; *steps: of the longer chain. */
+static int block_end(const struct weight_backward_args *c, int t, int *steps) {
+  const int block = place_of(c, t) / 32, first = t;
+  int odd = 0;
+  for (; t < c->T && place_of(c, t) / 32 == block; t++) odd += place_of(c, t) % 2;
+  const int even = t - first - odd;
+  *steps = even > odd ? even : odd;
+  return t;
+}
+
+/* From row t < T on, as many blocks as fit; returns the row after them. */
+INLINE int load_chunk(const struct weight_backward_args *c, struct weight_scratch *s, const struct window *w, int t,
+                      struct chunk *chunk, const bool f32) {
+  int line = 0, steps;
+  for (chunk->blocks = 0; t < c->T; chunk->blocks++) {
+    const int end = block_end(c, t, &steps), line_end = line + 2 * steps;
+    if (line_end > T_CHUNK) break;
+    int next[2] = {line, line + 1};
+    for (; t < end; t++) {
+      int *const chain = &next[place_of(c, t) % 2];
+      load_line(c, s, w, *chain, t, f32);
+      *chain += 2;
+    }
+    clear_rest(s, w, next[0], line_end);
+    clear_rest(s, w, next[1], line_end);
+    chunk->steps[chunk->blocks] = steps;
+    line = line_end;
+  }
+  return t;
+}
+
+/* R rows of a group against NV vectors of 32 lanes, over all blocks of the chunk. */
+INLINE void run_blocks(struct block b, const struct chunk *chunk, int lane, const int R, const int NV) {
+  for (int i = 0; i < chunk->blocks; i++) {
+    b.steps = chunk->steps[i];
     micro(&b, 1, 0, lane, R, NV, W_FLOATS);
     b.first = false;
-    b.a += 32 * DY_GROUP;
-    b.w = (const float *)b.w + 32 * LANES;
+    b.a += b.steps * 2 * DY_GROUP;
+    b.w = (const float *)b.w + b.steps * 2 * LANES;
   }
 }
 
-static void multiply_chunk(struct weight_scratch *s, const struct window *w, int places, bool first,
+static void multiply_chunk(struct weight_scratch *s, const struct window *w, const struct chunk *chunk, bool first,
                            struct ahead *ahead) {
   const int lanes = round_up(w->k_count, 16), rows_asked = ahead->end - ahead->t;
   const int products = (w->k_count + LANES - 1) / LANES * ((w->n_count + GROUP_ROWS - 1) / GROUP_ROWS);
@@ -112,8 +140,8 @@ static void multiply_chunk(struct weight_scratch *s, const struct window *w, int
                               .tile_w = 16,
                               .first = first};
       for (int lane = 0; lane < LANES && k + lane < lanes; lane += 2 * VL) {
-#define RUN_TWO(R) run_places(b, places, lane, R, 2)
-#define RUN_ONE(R) run_places(b, places, lane, R, 1)
+#define RUN_TWO(R) run_blocks(b, chunk, lane, R, 2)
+#define RUN_ONE(R) run_blocks(b, chunk, lane, R, 1)
         if (VL < 16 || k + VL < lanes)
           MICRO_BY_ROWS(rows, RUN_TWO);
         else
@@ -137,15 +165,13 @@ static void add_sums(const struct weight_backward_args *c, const struct weight_s
 
 static void window_compute(const struct weight_backward_args *c, struct weight_scratch *s, int at, int end) {
   const struct window window = window_at(c, at, end), *w = &window;
-  bool begun = false;
-  for (int t = 0, first = 0; t < c->T; first += T_CHUNK) {
-    const int places =
-        c->format == FORMAT_F32 ? load_chunk(c, s, w, first, &t, true) : load_chunk(c, s, w, first, &t, false);
-    if (places == 0) continue;
+  for (int t = 0; t < c->T;) {
+    struct chunk chunk;
     struct ahead ahead = {0};
+    const bool first = t == 0;
+    t = c->format == FORMAT_F32 ? load_chunk(c, s, w, t, &chunk, true) : load_chunk(c, s, w, t, &chunk, false);
     if (c->format == FORMAT_BF16) ahead = ahead_of(c, at, end, t, T_CHUNK);
-    multiply_chunk(s, w, places, !begun, &ahead);
-    begun = true;
+    multiply_chunk(s, w, &chunk, first, &ahead);
   }
   add_sums(c, s, w);
 }
