@@ -46,8 +46,31 @@ static void weight_places_on(const struct machine *m) {
   }
 }
 
+/* As test_ops_forward.c's gemm_edges_on. */
+static void weight_edges_on(const struct machine *m) {
+  static const int exponents[][2] = {{-60, -63}, {-66, -63}, {-90, -36}, {63, 61}, {62, 63}};
+  enum { N = 19, K = 40 };
+  const struct ops *o = m->ops;
+  if (m->threads > 1) return; /* they share out outputs */
+  for (size_t e = 0; e < sizeof exponents / sizeof exponents[0]; e++) {
+    for (int T = 1; T < 200; T += 1 + T / 2) {
+      float *dy = operands_near(m, (size_t)(T * N), exponents[e][0]),
+            *x = operands_near(m, (size_t)(T * K), exponents[e][1]), *dW = zeros(N * K);
+      o->gemm_weight_backward(o, dW, as_operands(m, dy, (size_t)(T * N)), as_operands(m, x, (size_t)(T * K)), NULL,
+                              NULL, T, N, K);
+      for (int i = 0; i < N * K; i++) {
+        const float want = lit_dot(dy + i / K, N, x + i % K, K, T);
+        if (lit_bits(dW[i]) != lit_bits(want) && !(isnan(dW[i]) && isnan(want)) && !(dW[i] == 0 && want == 0))
+          FAIL_AT("gemm_weight_backward of numbers that are nearly no floats", m, i, dW[i], want);
+      }
+    }
+    guarded_free_all();
+  }
+}
+
 static void test_weight(void **state) {
   (void)state;
+  every_machine(weight_edges_on);
   every_machine(weight_on);
   every_machine(weight_places_on);
 }

@@ -141,9 +141,32 @@ static void gemm_special_on(const struct machine *m) {
   }
 }
 
+/* Products that are no floats: too small, or so large that only the sum with the next one is one again. */
+static void gemm_edges_on(const struct machine *m) {
+  static const int exponents[][2] = {{-60, -63}, {-66, -63}, {-90, -36}, {63, 61}, {62, 63}};
+  enum { N = 35, K = 75 };
+  const struct ops *o = m->ops;
+  if (m->threads > 1) return; /* they share out outputs */
+  for (size_t e = 0; e < sizeof exponents / sizeof exponents[0]; e++) {
+    for (int T = 1; T < 40; T += 1 + T / 3) {
+      float *x = operands_near(m, (size_t)(T * K), exponents[e][0]), *w = operands_near(m, N * K, exponents[e][1]),
+            *y = random_floats((size_t)(T * N), 1.0f);
+      struct matrix W = packed_matrix(m, w, N, K);
+      o->gemm(o, y, as_operands(m, x, (size_t)(T * K)), &W, T, false);
+      for (int i = 0; i < T * N; i++) {
+        const float want = lit_dot(x + i / N * K, 1, w + i % N * K, 1, K);
+        if (lit_bits(y[i]) != lit_bits(want) && !(isnan(y[i]) && isnan(want)) && !(y[i] == 0 && want == 0))
+          FAIL_AT("gemm of numbers that are nearly no floats", m, i, y[i], want);
+      }
+    }
+    guarded_free_all();
+  }
+}
+
 static void test_gemm_special(void **state) {
   (void)state;
   every_machine(gemm_special_on);
+  every_machine(gemm_edges_on);
 }
 
 static void bias_on(const struct machine *m) {
@@ -232,7 +255,8 @@ static void test_rope(void **state) {
 }
 
 /* Three sequences, their pages shuffled through the pool; unreferenced pages hold garbage, as recycled pages do. */
-static float cap; /* of scores; 0: none */
+static float cap;              /* of scores; 0: none */
+static float value_size = 1.0f; /* of the largest value */
 struct attention_case {
   int H, G, E, page_tokens, window;
 };
@@ -263,7 +287,7 @@ static struct attention_data make_attention(const struct machine *m, const struc
   int pages = SEQUENCES * d.pages_per_sequence + 1, next = 0, row = 0;
   d.q = random_operands(m, T * HE, 2.0f);
   d.k = random_operands(m, T * GE, 2.0f);
-  d.v = random_operands(m, T * GE, 1.0f);
+  d.v = random_operands(m, T * GE, value_size);
   d.want = zeros(T * HE);
   d.want_lse = zeros(T * (size_t)c->H);
   d.sequence = guarded(T * sizeof(int32_t));
@@ -397,6 +421,11 @@ static void attention_on(const struct machine *m) {
   cap = 1.5f;
   for (size_t i = 1; i < sizeof cases / sizeof cases[0]; i += 3) attention_case_on(m, &cases[i]);
   cap = 0;
+  value_size = 0x1p-118f; /* times p, no floats */
+  results_flushed = true;
+  for (size_t i = 0; i < 4; i++) attention_case_on(m, &cases[i]);
+  value_size = 1.0f;
+  results_flushed = false;
 }
 
 static void test_attention(void **state) {

@@ -52,6 +52,7 @@ struct block {
   int steps;       /* pairs, at most 16; fewer when the rest is zero padding */
   int rows, lanes; /* lanes: a multiple of 16 */
   bool first;      /* dst is taken as +0 */
+  bool f32;        /* a and w are no bf16 */
   const char *ahead[2]; /* what comes next, of either tile */
   size_t step_ahead;    /* bytes */
   float *keep;          /* of W_PAIRS_KEPT: [even, odd][16][32 lanes] */
@@ -75,7 +76,7 @@ struct chain {
 /* One step.  The first may only multiply: that is fma(x, w, +0) but for the sign of a zero, and dst, which begins as +0
  * and so never is -0, takes no notice of that. */
 INLINE void micro_step(vf acc[MICRO_ROWS][2], struct chain *c, const struct block *b, const size_t row_a, bool is_first,
-                       bool is_odd, const int R, const int NV, const enum micro_w kind) {
+                       bool is_odd, const int R, const int NV, const enum micro_w kind, const bool split) {
   vf w[2];
   UNROLL
   for (int v = 0; v < NV; v++) {
@@ -92,7 +93,7 @@ INLINE void micro_step(vf acc[MICRO_ROWS][2], struct chain *c, const struct bloc
   for (int r = 0; r < R; r++) {
     const vf x = vset(c->a[(size_t)r * row_a]);
     UNROLL
-    for (int v = 0; v < NV; v++) acc[r][v] = is_first ? x * w[v] : vfma(x, w[v], acc[r][v]);
+    for (int v = 0; v < NV; v++) acc[r][v] = is_first ? x * w[v] : vlink(x, w[v], acc[r][v], split);
   }
   c->a += b->step_a;
 }
@@ -123,16 +124,16 @@ INLINE void sums_clear(vf acc[MICRO_ROWS][2], const int R, const int NV) {
  * one register, 1 to 3 % of the time.  Where they do not fit, or with AVX2, gcc keeps other values better without
  * it. */
 INLINE void micro_chain(vf acc[MICRO_ROWS][2], const struct block *b, const size_t row_a, int row, int lane,
-                        bool is_odd, const int R, const int NV, const enum micro_w kind) {
+                        bool is_odd, const int R, const int NV, const enum micro_w kind, const bool split) {
   const bool multiplies = VL == 16 && R * NV <= MICRO_FEW;
   struct chain c = chain_begin(b, row_a, row, lane, is_odd, NV, kind);
   if (multiplies)
-    micro_step(acc, &c, b, row_a, true, is_odd, R, NV, kind);
+    micro_step(acc, &c, b, row_a, true, is_odd, R, NV, kind, split);
   else
     sums_clear(acc, R, NV);
   if (VL == 16 && R * NV <= MICRO_SHORT) { /* a loop costs a part of short steps: 1.2 times as fast with 3 rows */
 #pragma GCC unroll 3
-    for (int s = multiplies; s < b->steps; s++) micro_step(acc, &c, b, row_a, false, is_odd, R, NV, kind);
+    for (int s = multiplies; s < b->steps; s++) micro_step(acc, &c, b, row_a, false, is_odd, R, NV, kind, split);
     return;
   }
 #if defined(__AVX512F__)
@@ -140,20 +141,20 @@ INLINE void micro_chain(vf acc[MICRO_ROWS][2], const struct block *b, const size
 #elif defined(__AVX2__)
 #pragma GCC unroll 4
 #endif
-  for (int s = multiplies; s < b->steps; s++) micro_step(acc, &c, b, row_a, false, is_odd, R, NV, kind);
+  for (int s = multiplies; s < b->steps; s++) micro_step(acc, &c, b, row_a, false, is_odd, R, NV, kind, split);
 }
 
 /* Both chains of a few rows, step by step. */
 INLINE void micro_both(vf even[MICRO_ROWS][2], vf odd[MICRO_ROWS][2], const struct block *b, const size_t row_a,
-                       int row, int lane, const int R, const int NV, const enum micro_w kind) {
+                       int row, int lane, const int R, const int NV, const enum micro_w kind, const bool split) {
   struct chain e = chain_begin(b, row_a, row, lane, false, NV, kind),
                o = chain_begin(b, row_a, row, lane, true, NV, kind);
   sums_clear(even, R, NV);
   sums_clear(odd, R, NV);
 #pragma GCC unroll 4
   for (int s = 0; s < b->steps; s++) {
-    micro_step(even, &e, b, row_a, false, false, R, NV, kind);
-    micro_step(odd, &o, b, row_a, false, true, R, NV, kind);
+    micro_step(even, &e, b, row_a, false, false, R, NV, kind, split);
+    micro_step(odd, &o, b, row_a, false, true, R, NV, kind, split);
   }
 }
 
@@ -172,34 +173,45 @@ INLINE void micro_out(const struct block *b, float *dst, const float *kept, vf o
 
 /* More sums than registers hold twice: even's lie in memory while odd's are made.  Left to itself, gcc exchanges some
  * of both, up to 13 % of the time. */
+INLINE void micro_apart(float kept[MICRO_ROWS * 2 * VL], vf odd[MICRO_ROWS][2], const struct block *b,
+                        const size_t row_a, int row, int lane, const int R, const int NV, const enum micro_w kind,
+                        const bool split) {
+  micro_chain(odd, b, row_a, row, lane, false, R, NV, kind, split);
+  UNROLL
+  for (int r = 0; r < R; r++) {
+    UNROLL
+    for (int v = 0; v < NV; v++) vstore(kept + (r * 2 + v) * VL, odd[r][v]);
+  }
+  /* as far as gcc knows they may have changed */
+  __asm__ volatile("" : "+m"(*(float(*)[MICRO_ROWS * 2 * VL]) kept));
+  micro_chain(odd, b, row_a, row, lane, true, R, NV, kind, split);
+}
+
 INLINE void micro_many(const struct block *b, const size_t row_a, int row, int lane, const int R, const int NV,
                        const enum micro_w kind) {
   float kept[MICRO_ROWS * 2 * VL] __attribute__((aligned(64)));
   float *dst = b->dst + (size_t)row * b->ldd + lane;
-  vf acc[MICRO_ROWS][2];
-  micro_chain(acc, b, row_a, row, lane, false, R, NV, kind);
-  UNROLL
-  for (int r = 0; r < R; r++) {
-    UNROLL
-    for (int v = 0; v < NV; v++) vstore(kept + (r * 2 + v) * VL, acc[r][v]);
-  }
-  __asm__ volatile("" : "+m"(kept)); /* as far as gcc knows they may have changed */
-  micro_chain(acc, b, row_a, row, lane, true, R, NV, kind);
+  vf odd[MICRO_ROWS][2];
+  const bool split = SPLIT_LINKS && !b->f32;
+  if (split) micro_apart(kept, odd, b, row_a, row, lane, R, NV, kind, true);
+  if (!split || LINKS_FAILED(kept, odd)) micro_apart(kept, odd, b, row_a, row, lane, R, NV, kind, false);
   if (b->first)
-    micro_out(b, dst, kept, acc, true, R, NV);
+    micro_out(b, dst, kept, odd, true, R, NV);
   else
-    micro_out(b, dst, kept, acc, false, R, NV);
+    micro_out(b, dst, kept, odd, false, R, NV);
 }
 
 /* Few sums: both chains' fit into registers. */
 INLINE void micro_few(const struct block *b, const size_t row_a, int row, int lane, const int R, const int NV,
                       const enum micro_w kind) {
   vf even[MICRO_ROWS][2], odd[MICRO_ROWS][2];
+  const bool split = SPLIT_LINKS && !b->f32;
 #if defined(__AVX512F__)
-  micro_chain(even, b, row_a, row, lane, false, R, NV, kind);
-  micro_chain(odd, b, row_a, row, lane, true, R, NV, kind);
+  micro_chain(even, b, row_a, row, lane, false, R, NV, kind, split);
+  micro_chain(odd, b, row_a, row, lane, true, R, NV, kind, split);
 #else
-  micro_both(even, odd, b, row_a, row, lane, R, NV, kind);
+  if (split) micro_both(even, odd, b, row_a, row, lane, R, NV, kind, true);
+  if (!split || LINKS_FAILED(even, odd)) micro_both(even, odd, b, row_a, row, lane, R, NV, kind, false);
 #endif
   float *dst = b->dst + (size_t)row * b->ldd + lane;
   UNROLL

@@ -1,6 +1,7 @@
 /* The vectors of one x86-64 level, as GNU vectors of its natural width: VL lanes of float.  Kernels are written for 16
  * lanes ("a tile"), which are PARTS vectors.  Only the fused multiply-add needs code of its own per level; v2 has no
- * such instruction and uses fmaf, which is exact and slow.
+ * such instruction.  There a product of two bf16, which a float holds exactly, is added like any number (vlink), and
+ * what that cannot do is made of doubles (vfma), some 8 times as slowly.
  *
  * Operands come as bf16 or float (`f32`), always addressed by element index; loads widen.  A pair of bf16 is one
  * 32-bit word: the even element is its low half.
@@ -48,17 +49,61 @@ INLINE void vstore(float *p, vf v) { memcpy(p, &v, sizeof v); }
 
 INLINE vf vset(float x) { return x - (vf){0}; /* x - 0 is x, -0 and NaN included */ }
 
+#if !defined(__AVX2__)
+/* Of the lower two lanes.  The product is exact; so is `rest`, what the sum lacks (Knuth's TwoSum).  Where something is
+ * lacking the sum becomes the odd one of its two neighbours, which float then rounds as it would have rounded the whole
+ * (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008). */
+INLINE __m128 fma_of_doubles(__m128 a, __m128 b, __m128 c) {
+  const __m128d product = _mm_mul_pd(_mm_cvtps_pd(a), _mm_cvtps_pd(b)), addend = _mm_cvtps_pd(c);
+  const __m128d sum = _mm_add_pd(product, addend), from_addend = _mm_sub_pd(sum, product);
+  const __m128d rest = _mm_add_pd(_mm_sub_pd(product, _mm_sub_pd(sum, from_addend)), _mm_sub_pd(addend, from_addend));
+  const __m128d zero = _mm_setzero_pd();
+  const __m128i one = _mm_set1_epi64x(1), bits = _mm_castpd_si128(sum);
+  /* no NaN is lacking anything */
+  const __m128i lacks = _mm_castpd_si128(_mm_or_pd(_mm_cmplt_pd(rest, zero), _mm_cmpgt_pd(rest, zero)));
+  const __m128i even = _mm_sub_epi64(_mm_and_si128(bits, one), one); /* all bits, or none */
+  /* away from zero where both have the same sign: + 1, else - 1 */
+  const __m128i differ = _mm_srai_epi32(_mm_shuffle_epi32(_mm_xor_si128(bits, _mm_castpd_si128(rest)), 0xf5), 31);
+  const __m128i step = _mm_or_si128(differ, one);
+  const __m128i odd = _mm_add_epi64(bits, _mm_and_si128(step, _mm_and_si128(lacks, even)));
+  return _mm_cvtpd_ps(_mm_castsi128_pd(odd));
+}
+#endif
+
 INLINE vf vfma(vf a, vf b, vf c) {
 #if defined(__AVX512F__)
   return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__AVX2__)
   return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 #else
-  vf r;
-  for (int i = 0; i < VL; i++) r[i] = fmaf(a[i], b[i], c[i]);
-  return r;
+  return (vf)_mm_movelh_ps(fma_of_doubles((__m128)a, (__m128)b, (__m128)c),
+                           fma_of_doubles(_mm_movehl_ps((__m128)a, (__m128)a), _mm_movehl_ps((__m128)b, (__m128)b),
+                                          _mm_movehl_ps((__m128)c, (__m128)c)));
 #endif
 }
+
+/* A link of a chain: fma(a, b, c).  split: by a product and a sum, which is the same where a and b are bf16 and neither
+ * over- nor underflows. */
+INLINE vf vlink(vf a, vf b, vf c, const bool split) { return split ? a * b + c : vfma(a, b, c); }
+
+/* Whether links of bf16 are split at this level.  Then the chains' sums are asked for with LINKS_FAILED before they are
+ * used, and made again where it says so. */
+#if defined(__AVX2__)
+enum { SPLIT_LINKS = false };
+#else
+enum { SPLIT_LINKS = true };
+#endif
+
+/* Has anything over- or underflowed since this was last asked?  The CPU keeps that in mind.  even, odd: arrays that
+ * hold all that was computed. */
+#define LINKS_FAILED(even, odd)                                                      \
+  __extension__({                                                                    \
+    uint32_t csr_;                                                                   \
+    __asm__ volatile("stmxcsr %0" : "=m"(csr_), "+m"(even), "+m"(odd));              \
+    const bool failed_ = csr_ & (_MM_EXCEPT_OVERFLOW | _MM_EXCEPT_UNDERFLOW);        \
+    if (failed_) _mm_setcsr(csr_ & ~(uint32_t)_MM_EXCEPT_MASK);                      \
+    failed_;                                                                         \
+  })
 
 /* mask: all bits of a lane or none, as comparisons give. */
 INLINE vf vselect(vi mask, vf yes, vf no) {

@@ -40,7 +40,7 @@ struct ahead {
 
 /* One chain over up to 16 pairs of a tile of keys.  ahead: a line for each pair; NULL: none. */
 INLINE void score_chain(vf acc[QUERIES][PARTS], const struct state *s, int at, const void *keys, size_t tile, int pairs,
-                        bool is_odd, const char *ahead, const int R, const bool f32) {
+                        bool is_odd, const char *ahead, const int R, const bool f32, const bool split) {
   UNROLL
   for (int r = 0; r < R; r++) {
     UNROLL
@@ -55,7 +55,7 @@ INLINE void score_chain(vf acc[QUERIES][PARTS], const struct state *s, int at, c
     for (int r = 0; r < R; r++) {
       vf q = vset(s->q[r][at + i]);
       UNROLL
-      for (int p = 0; p < PARTS; p++) acc[r][p] = vfma(q, k[p], acc[r][p]);
+      for (int p = 0; p < PARTS; p++) acc[r][p] = vlink(q, k[p], acc[r][p], split);
     }
   }
   if (pairs < 16) { /* the block's zero padding */
@@ -79,8 +79,17 @@ INLINE void score_tile(struct state *s, const void *keys, size_t tile, int half,
   for (int e = 0; e < E; e += 32, tile += 512) {
     int pairs = E - e < 32 ? (E - e + 1) / 2 : 16;
     const size_t lines = (size_t)e * 32; /* 16 keys, or 16 positions of values, along so much of E */
-    score_chain(even, s, e, keys, tile, pairs, false, ahead ? ahead->keys + lines : NULL, R, f32);
-    score_chain(odd, s, e + 16, keys, tile, pairs, true, ahead ? ahead->values + lines : NULL, R, f32);
+    const char *const ahead_keys = ahead ? ahead->keys + lines : NULL,
+                      *const ahead_values = ahead ? ahead->values + lines : NULL;
+    const bool split = SPLIT_LINKS && !f32;
+    if (split) {
+      score_chain(even, s, e, keys, tile, pairs, false, ahead_keys, R, f32, true);
+      score_chain(odd, s, e + 16, keys, tile, pairs, true, ahead_values, R, f32, true);
+    }
+    if (!split || LINKS_FAILED(even, odd)) {
+      score_chain(even, s, e, keys, tile, pairs, false, ahead_keys, R, f32, false);
+      score_chain(odd, s, e + 16, keys, tile, pairs, true, ahead_values, R, f32, false);
+    }
     UNROLL
     for (int r = 0; r < R; r++) {
       UNROLL
@@ -137,7 +146,7 @@ INLINE void soften(struct state *s, int block, const int R, const bool f32) {
 /* One chain over the block's 16 key pairs for 16 values from e on; pairs 8..15 lie in the second tile, when there is
  * one. */
 INLINE void value_chain(vf acc[QUERIES][PARTS], const struct state *s, const void *values, const size_t at[2],
-                        size_t stride, int tiles, bool is_odd, const int R, const bool f32) {
+                        size_t stride, int tiles, bool is_odd, const int R, const bool f32, const bool split) {
   UNROLL
   for (int r = 0; r < R; r++) {
     UNROLL
@@ -153,7 +162,7 @@ INLINE void value_chain(vf acc[QUERIES][PARTS], const struct state *s, const voi
       for (int r = 0; r < R; r++) {
         vf x = vset(s->p[r][(is_odd ? 16 : 0) + j * 8 + i]);
         UNROLL
-        for (int p = 0; p < PARTS; p++) acc[r][p] = vfma(x, v[p], acc[r][p]);
+        for (int p = 0; p < PARTS; p++) acc[r][p] = vlink(x, v[p], acc[r][p], split);
       }
     }
   }
@@ -172,8 +181,15 @@ INLINE void add_values(struct state *s, const void *values, const size_t at[2], 
   size_t stride = (size_t)round_up(E, 16) * 2;
   for (int e = 0; e < E; e += 16) {
     size_t here[2] = {at[0] + (size_t)e * 2, tiles == 2 ? at[1] + (size_t)e * 2 : 0};
-    value_chain(even, s, values, here, stride, tiles, false, R, f32);
-    value_chain(odd, s, values, here, stride, tiles, true, R, f32);
+    const bool split = SPLIT_LINKS && !f32;
+    if (split) {
+      value_chain(even, s, values, here, stride, tiles, false, R, f32, true);
+      value_chain(odd, s, values, here, stride, tiles, true, R, f32, true);
+    }
+    if (!split || LINKS_FAILED(even, odd)) {
+      value_chain(even, s, values, here, stride, tiles, false, R, f32, false);
+      value_chain(odd, s, values, here, stride, tiles, true, R, f32, false);
+    }
     UNROLL
     for (int r = 0; r < R; r++) {
       if (!s->active[r]) continue;

@@ -112,7 +112,8 @@ static void scores(const struct item *it, float *out, const struct columns *a, c
                             .steps = E - e < 32 ? (E - e + 1) / 2 : 16,
                             .rows = rows,
                             .lanes = B,
-                            .first = e == 0};
+                            .first = e == 0,
+                            .f32 = it->f32};
     block_of_rows(&b);
   }
 }
@@ -154,7 +155,8 @@ static void products(const struct item *it, float *dst, const float *a, bool by_
                             .steps = (along + 1) / 2,
                             .rows = rows,
                             .lanes = it->E16 - e < 32 ? it->E16 - e : 32,
-                            .first = first};
+                            .first = first,
+                            .f32 = it->f32};
     if (by_rows)
       block_of_rows(&b);
     else

@@ -114,7 +114,7 @@ struct piece {
 
 /* One chain of a block for R rows (x[r * stride + step]) against NV vectors of W. */
 INLINE void widening_chain(vf acc[GEMM_ROWS][2], const float *x, size_t stride, const char *const w[2], bool is_odd,
-                           const int R, const int NV) {
+                           const int R, const int NV, const bool split) {
   UNROLL
   for (int r = 0; r < R; r++) {
     UNROLL
@@ -131,14 +131,15 @@ INLINE void widening_chain(vf acc[GEMM_ROWS][2], const float *x, size_t stride, 
     for (int r = 0; r < R; r++) {
       const vf xr = vset(x[(size_t)r * stride + s]);
       UNROLL
-      for (int v = 0; v < NV; v++) acc[r][v] = vfma(xr, wv[v], acc[r][v]);
+      for (int v = 0; v < NV; v++) acc[r][v] = vlink(xr, wv[v], acc[r][v], split);
     }
   }
 }
 
 /* Both chains of block b for rows from `row` on. */
 INLINE void chains(vf even[GEMM_ROWS][2], vf odd[GEMM_ROWS][2], const struct piece *o, int row, int b,
-                   const char *const w[2], const int R, const int NV, const bool in_order, const enum product of) {
+                   const char *const w[2], const int R, const int NV, const bool in_order, const enum product of,
+                   const bool split) {
   const size_t stride = o->p->stride, at = o->x + (size_t)row * stride;
   (void)in_order, (void)of; /* of links */
 #if defined(__AVX512BF16__)
@@ -154,8 +155,8 @@ INLINE void chains(vf even[GEMM_ROWS][2], vf odd[GEMM_ROWS][2], const struct pie
   }
 #endif
   const float *x = o->p->s->x.floats + at + b * 32;
-  widening_chain(even, x, stride, w, false, R, NV);
-  widening_chain(odd, x + 16, stride, w, true, R, NV);
+  widening_chain(even, x, stride, w, false, R, NV, split);
+  widening_chain(odd, x + 16, stride, w, true, R, NV, split);
 }
 
 /* The prefetching of both next tiles, line after line in the order in which they lie, which is fastest: each of the
@@ -199,7 +200,8 @@ INLINE void gemm_micro(const struct piece *o, int row, int lane, struct coming *
     vf even[GEMM_ROWS][2], odd[GEMM_ROWS][2];
     if (R == GEMM_ROWS) coming_ask(a, o->next_w, (int)(block / LINE));
     if (R == 1 && of == OF_PAIRS && o->far) ask_block(w[0] + AHEAD_BYTES);
-    chains(even, odd, o, row, b, w, R, NV, in_order, of);
+    if (SPLIT_LINKS) chains(even, odd, o, row, b, w, R, NV, in_order, of, true);
+    if (!SPLIT_LINKS || LINKS_FAILED(even, odd)) chains(even, odd, o, row, b, w, R, NV, in_order, of, false);
     w[0] += block;
     w[1] += block;
     UNROLL

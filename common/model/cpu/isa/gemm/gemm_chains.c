@@ -173,6 +173,7 @@ INLINE void group_add(const struct piece *o, int g, int row, int rows, int lane,
                           .steps = 16,
                           .ahead = {ahead, ahead + (o->lanes > 16 ? o->next_w : 0)},
                           .step_ahead = LINE / (size_t)p->shares,
+                          .f32 = p->c->format == FORMAT_F32,
                           .keep = p->s->w};
 #define RUN_ALONG(R) run_along(o, b, row, lane, R, kind)
   MICRO_BY_ROWS(rows, RUN_ALONG);

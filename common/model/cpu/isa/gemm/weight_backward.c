@@ -122,7 +122,7 @@ INLINE void run_blocks(struct block b, const struct chunk *chunk, int lane, cons
 }
 
 static void multiply_chunk(struct weight_scratch *s, const struct window *w, const struct chunk *chunk, bool first,
-                           struct ahead *ahead) {
+                           bool f32, struct ahead *ahead) {
   const int lanes = round_up(w->k_count, 16), rows_asked = ahead->end - ahead->t;
   const int products = (w->k_count + LANES - 1) / LANES * ((w->n_count + GROUP_ROWS - 1) / GROUP_ROWS);
   int due = 0;
@@ -138,7 +138,8 @@ static void multiply_chunk(struct weight_scratch *s, const struct window *w, con
                               .odd_w = LANES,
                               .step_w = 2 * LANES,
                               .tile_w = 16,
-                              .first = first};
+                              .first = first,
+                              .f32 = f32};
       for (int lane = 0; lane < LANES && k + lane < lanes; lane += 2 * VL) {
 #define RUN_TWO(R) run_blocks(b, chunk, lane, R, 2)
 #define RUN_ONE(R) run_blocks(b, chunk, lane, R, 1)
@@ -171,7 +172,7 @@ static void window_compute(const struct weight_backward_args *c, struct weight_s
     const bool first = t == 0;
     t = c->format == FORMAT_F32 ? load_chunk(c, s, w, t, &chunk, true) : load_chunk(c, s, w, t, &chunk, false);
     if (c->format == FORMAT_BF16) ahead = ahead_of(c, at, end, t, T_CHUNK);
-    multiply_chunk(s, w, &chunk, first, &ahead);
+    multiply_chunk(s, w, &chunk, first, c->format == FORMAT_F32, &ahead);
   }
   add_sums(c, s, w);
 }
