@@ -255,7 +255,7 @@ static void test_rope(void **state) {
 }
 
 /* Three sequences, their pages shuffled through the pool; unreferenced pages hold garbage, as recycled pages do. */
-static float cap;              /* of scores; 0: none */
+static float cap;               /* of scores; 0: none */
 static float value_size = 1.0f; /* of the largest value */
 struct attention_case {
   int H, G, E, page_tokens, window;

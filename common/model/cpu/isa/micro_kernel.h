@@ -52,7 +52,7 @@ struct block {
   int steps;       /* pairs, at most 16; fewer when the rest is zero padding */
   int rows, lanes; /* lanes: a multiple of 16 */
   bool first;      /* dst is taken as +0 */
-  bool f32;        /* a and w are no bf16 */
+  bool f32;        /* a and w may hold any floats, not only bf16 */
   const char *ahead[2]; /* what comes next, of either tile */
   size_t step_ahead;    /* bytes */
   float *keep;          /* of W_PAIRS_KEPT: [even, odd][16][32 lanes] */

@@ -1,7 +1,7 @@
 /* The vectors of one x86-64 level, as GNU vectors of its natural width: VL lanes of float.  Kernels are written for 16
  * lanes ("a tile"), which are PARTS vectors.  Only the fused multiply-add needs code of its own per level; v2 has no
  * such instruction.  There a product of two bf16, which a float holds exactly, is added like any number (vlink), and
- * what that cannot do is made of doubles (vfma), some 8 times as slowly.
+ * what that cannot do is made of doubles (vfma).
  *
  * Operands come as bf16 or float (`f32`), always addressed by element index; loads widen.  A pair of bf16 is one
  * 32-bit word: the even element is its low half.
@@ -95,14 +95,15 @@ enum { SPLIT_LINKS = true };
 #endif
 
 /* Has anything over- or underflowed since this was last asked?  The CPU keeps that in mind.  even, odd: arrays that
- * hold all that was computed. */
-#define LINKS_FAILED(even, odd)                                                      \
-  __extension__({                                                                    \
-    uint32_t csr_;                                                                   \
-    __asm__ volatile("stmxcsr %0" : "=m"(csr_), "+m"(even), "+m"(odd));              \
-    const bool failed_ = csr_ & (_MM_EXCEPT_OVERFLOW | _MM_EXCEPT_UNDERFLOW);        \
-    if (failed_) _mm_setcsr(csr_ & ~(uint32_t)_MM_EXCEPT_MASK);                      \
-    failed_;                                                                         \
+ * hold all that was computed; what is computed next reads memory, so it comes behind this too. */
+#define LINKS_FAILED(even, odd)                                               \
+  __extension__({                                                             \
+    uint32_t csr_;                                                            \
+    __asm__ volatile("stmxcsr %0" : "=m"(csr_), "+m"(even), "+m"(odd));       \
+    const bool failed_ = csr_ & (_MM_EXCEPT_OVERFLOW | _MM_EXCEPT_UNDERFLOW); \
+    csr_ &= ~(uint32_t)_MM_EXCEPT_MASK;                                       \
+    if (failed_) __asm__ volatile("ldmxcsr %0" : : "m"(csr_) : "memory");     \
+    failed_;                                                                  \
   })
 
 /* mask: all bits of a lane or none, as comparisons give. */
