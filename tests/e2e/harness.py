@@ -12,6 +12,7 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.parse
@@ -83,6 +84,9 @@ def call(method, url, body=None, headers=None, raw=False):
     return content if raw else json.loads(content)
 
 
+SLOWLY = "SLOWLY"
+
+
 class Service:
     """One process.  It can be killed, frozen and started again: with the same name, data and port, with other flags or another binary.
 
@@ -96,6 +100,7 @@ class Service:
         self.args = [*args, *(self.tls.flags if self.tls else [])]
         self.cluster_folder = cluster.folder
         self.log = cluster.folder / f"{name}.log"
+        self.halting, self.frozen, self.slow = threading.Lock(), False, False
         self.launch(self.args, bin_dir, port=0)
 
     def launch(self, args, bin_dir, port):
@@ -131,10 +136,27 @@ class Service:
         self.process.wait()
 
     def freeze(self):
-        self.process.send_signal(signal.SIGSTOP)
+        with self.halting:
+            self.frozen = True
+            self.process.send_signal(signal.SIGSTOP)
 
     def thaw(self):
-        self.process.send_signal(signal.SIGCONT)
+        with self.halting:
+            self.frozen = False
+            self.process.send_signal(signal.SIGCONT)
+
+    def slow_down(self):
+        """From now on it runs for a millisecond and stands still for eight, so that whatever the kernels and the machine, a test can step in."""
+        self.slow = True
+        threading.Thread(target=self.halt_often, daemon=True).start()
+
+    def halt_often(self):
+        while self.slow:
+            for how, seconds in ((signal.SIGSTOP, 0.008), (signal.SIGCONT, 0.001)):
+                with self.halting:
+                    if not self.frozen:
+                        self.process.send_signal(how)  # nothing, once it has ended
+                time.sleep(seconds)
 
     def wait_end(self, seconds=45):
         """Its exit status."""
@@ -168,6 +190,7 @@ class Service:
         return float(re.search(rf"^{name} (\S+)", call("GET", self.url + "/metrics", raw=True).decode(), re.M)[1])
 
     def stop(self, how=signal.SIGTERM, seconds=30):
+        self.slow = False
         if self.process.poll() is None:
             self.thaw()
             self.process.send_signal(how)
@@ -219,7 +242,12 @@ class Cluster:
         return service
 
     def add_server(self, name, *args, bin_dir=None):
-        return self.start(name, "generation-server", ["--coordinator", self.coordinator.url, "--name", name, *args], bin_dir)
+        """SLOWLY among the flags: as Service.slow_down says."""
+        flags = [flag for flag in args if flag != SLOWLY]
+        server = self.start(name, "generation-server", ["--coordinator", self.coordinator.url, "--name", name, *flags], bin_dir)
+        if SLOWLY in args:
+            server.slow_down()
+        return server
 
     def authority(self):
         """Epoch and fence of the trainer's registration, for a test that plays the coordinator towards it."""

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from harness import DATA, Cluster, HttpError, call, digests, grpo_config
+from harness import DATA, SLOWLY, Cluster, HttpError, call, digests, grpo_config
 
 ROUNDS, GROUPS, SAMPLES = 4, 8, 4
 SHORT, LONG, MOST = 5, 28, 32  # a line in five has none of its own, and so the run's
@@ -15,7 +15,7 @@ EOS = 256
 WAITING, LEASED, DONE = 0, 1, 2
 FINISH_LENGTH = 1
 QUICK = ["--heartbeat-ms", 100, "--worker-ttl-ms", 1500, "--batch-tokens", 700]
-SLOW = ["--slots", 3, "--isa", "v2"]
+SLOW = ["--slots", 3, "--isa", "v2", SLOWLY]
 
 
 def limit_of(index):

@@ -14,14 +14,14 @@ import time
 
 import pytest
 
-from harness import FAULT_BIN, Cluster, HttpError, call, digests, grpo_config
+from harness import FAULT_BIN, SLOWLY, Cluster, HttpError, call, digests, grpo_config
 from zombie import Zombie
 
 ROUNDS, GROUPS, SAMPLES, REFILL_MAX = 6, 10, 6, 8
 REFILL = {"zero_advantage": "refill", "refill_max": REFILL_MAX}
 KEEP = {"zero_advantage": "keep"}
 FAST = ["--slots", 4]
-SLOW = ["--slots", 3, "--isa", "v2"]  # portable kernels: rounds so long that one can step in
+SLOW = ["--slots", 3, "--isa", "v2", SLOWLY]  # rounds so long that one can step in
 QUICK = ["--heartbeat-ms", 100, "--worker-ttl-ms", 1500, "--batch-tokens", 700]  # small batches: many of them a round
 
 # The numbers of states.h.
@@ -543,8 +543,8 @@ def zombie_under_an_old_fence(cluster, made):
     which = [number(run)] + [lease[key] for key in ("round", "group_ordinal", "fence", "sample_first")]
 
     def decoded_by_another():
-        zombie.beat()
         honest.freeze()
+        zombie.beat()
         if cluster.query(reissued, *which):
             return True
         honest.thaw()
