@@ -224,6 +224,12 @@ SUPPORT bool same_number(float got, float want) {
   return lit_bits(got) == lit_bits(want) || (results_flushed && got == 0 && want == 0);
 }
 
+/* What NUMERICS.md fixes of numbers that may be NaNs, or zeros for flushed subnormals. */
+SUPPORT void same_fixed(const struct machine *m, const char *what, size_t i, float got, float want) {
+  if (lit_bits(got) != lit_bits(want) && !(isnan(got) && isnan(want)) && !(got == 0 && want == 0))
+    FAIL_AT(what, m, i, got, want);
+}
+
 SUPPORT void same_floats(const struct machine *m, const char *what, const float *got, const float *want, size_t n) {
   for (size_t i = 0; i < n; i++)
     if (!same_number(got[i], want[i])) FAIL_AT(what, m, i, got[i], want[i]);

@@ -135,8 +135,7 @@ static void gemm_special_on(const struct machine *m) {
     o->gemm(o, y, as_operands(m, x, (size_t)(T * K)), &W, T, false);
     for (int i = 0; i < T * N; i++) {
       const float want = lit_dot(x + i / N * K, 1, w + i % N * K, 1, K);
-      if (lit_bits(y[i]) != lit_bits(want) && !(isnan(y[i]) && isnan(want)) && !(y[i] == 0 && want == 0))
-        FAIL_AT("gemm of special numbers", m, i, y[i], want);
+      same_fixed(m, "gemm of special numbers", (size_t)i, y[i], want);
     }
   }
 }
@@ -155,8 +154,7 @@ static void gemm_edges_on(const struct machine *m) {
       o->gemm(o, y, as_operands(m, x, (size_t)(T * K)), &W, T, false);
       for (int i = 0; i < T * N; i++) {
         const float want = lit_dot(x + i / N * K, 1, w + i % N * K, 1, K);
-        if (lit_bits(y[i]) != lit_bits(want) && !(isnan(y[i]) && isnan(want)) && !(y[i] == 0 && want == 0))
-          FAIL_AT("gemm of numbers that are nearly no floats", m, i, y[i], want);
+        same_fixed(m, "gemm of numbers that are nearly no floats", (size_t)i, y[i], want);
       }
     }
     guarded_free_all();

@@ -192,9 +192,9 @@ INLINE void micro_many(const struct block *b, const size_t row_a, int row, int l
   float kept[MICRO_ROWS * 2 * VL] __attribute__((aligned(64)));
   float *dst = b->dst + (size_t)row * b->ldd + lane;
   vf odd[MICRO_ROWS][2];
-  const bool split = SPLIT_LINKS && !b->f32;
-  if (split) micro_apart(kept, odd, b, row_a, row, lane, R, NV, kind, true);
-  if (!split || LINKS_FAILED(kept, odd)) micro_apart(kept, odd, b, row_a, row, lane, R, NV, kind, false);
+#define MICRO_APART(split) micro_apart(kept, odd, b, row_a, row, lane, R, NV, kind, split)
+  MAKE_LINKS(MICRO_APART, kept, odd, b->f32);
+#undef MICRO_APART
   if (b->first)
     micro_out(b, dst, kept, odd, true, R, NV);
   else
@@ -205,13 +205,13 @@ INLINE void micro_many(const struct block *b, const size_t row_a, int row, int l
 INLINE void micro_few(const struct block *b, const size_t row_a, int row, int lane, const int R, const int NV,
                       const enum micro_w kind) {
   vf even[MICRO_ROWS][2], odd[MICRO_ROWS][2];
-  const bool split = SPLIT_LINKS && !b->f32;
 #if defined(__AVX512F__)
-  micro_chain(even, b, row_a, row, lane, false, R, NV, kind, split);
-  micro_chain(odd, b, row_a, row, lane, true, R, NV, kind, split);
+  micro_chain(even, b, row_a, row, lane, false, R, NV, kind, false);
+  micro_chain(odd, b, row_a, row, lane, true, R, NV, kind, false);
 #else
-  if (split) micro_both(even, odd, b, row_a, row, lane, R, NV, kind, true);
-  if (!split || LINKS_FAILED(even, odd)) micro_both(even, odd, b, row_a, row, lane, R, NV, kind, false);
+#define MICRO_BOTH(split) micro_both(even, odd, b, row_a, row, lane, R, NV, kind, split)
+  MAKE_LINKS(MICRO_BOTH, even, odd, b->f32);
+#undef MICRO_BOTH
 #endif
   float *dst = b->dst + (size_t)row * b->ldd + lane;
   UNROLL

@@ -86,8 +86,7 @@ INLINE vf vfma(vf a, vf b, vf c) {
  * over- nor underflows. */
 INLINE vf vlink(vf a, vf b, vf c, const bool split) { return split ? a * b + c : vfma(a, b, c); }
 
-/* Whether links of bf16 are split at this level.  Then the chains' sums are asked for with LINKS_FAILED before they are
- * used, and made again where it says so. */
+/* Whether links of bf16 are split at this level: see MAKE_LINKS. */
 #if defined(__AVX2__)
 enum { SPLIT_LINKS = false };
 #else
@@ -105,6 +104,18 @@ enum { SPLIT_LINKS = true };
     if (failed_) __asm__ volatile("ldmxcsr %0" : : "m"(csr_) : "memory");     \
     failed_;                                                                  \
   })
+
+/* make(split) makes the chains' sums even and odd: split where links of bf16 are, and again where that failed. */
+#define MAKE_LINKS(make, even, odd, f32)       \
+  do {                                         \
+    const bool split_ = SPLIT_LINKS && !(f32); \
+    if (split_) {                              \
+      make(true);                              \
+    }                                          \
+    if (!split_ || LINKS_FAILED(even, odd)) {  \
+      make(false);                             \
+    }                                          \
+  } while (0)
 
 /* mask: all bits of a lane or none, as comparisons give. */
 INLINE vf vselect(vi mask, vf yes, vf no) {

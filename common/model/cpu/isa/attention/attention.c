@@ -79,17 +79,11 @@ INLINE void score_tile(struct state *s, const void *keys, size_t tile, int half,
   for (int e = 0; e < E; e += 32, tile += 512) {
     int pairs = E - e < 32 ? (E - e + 1) / 2 : 16;
     const size_t lines = (size_t)e * 32; /* 16 keys, or 16 positions of values, along so much of E */
-    const char *const ahead_keys = ahead ? ahead->keys + lines : NULL,
-                      *const ahead_values = ahead ? ahead->values + lines : NULL;
-    const bool split = SPLIT_LINKS && !f32;
-    if (split) {
-      score_chain(even, s, e, keys, tile, pairs, false, ahead_keys, R, f32, true);
-      score_chain(odd, s, e + 16, keys, tile, pairs, true, ahead_values, R, f32, true);
-    }
-    if (!split || LINKS_FAILED(even, odd)) {
-      score_chain(even, s, e, keys, tile, pairs, false, ahead_keys, R, f32, false);
-      score_chain(odd, s, e + 16, keys, tile, pairs, true, ahead_values, R, f32, false);
-    }
+#define SCORE_CHAINS(split)                                                                             \
+  score_chain(even, s, e, keys, tile, pairs, false, ahead ? ahead->keys + lines : NULL, R, f32, split); \
+  score_chain(odd, s, e + 16, keys, tile, pairs, true, ahead ? ahead->values + lines : NULL, R, f32, split)
+    MAKE_LINKS(SCORE_CHAINS, even, odd, f32);
+#undef SCORE_CHAINS
     UNROLL
     for (int r = 0; r < R; r++) {
       UNROLL
@@ -181,15 +175,11 @@ INLINE void add_values(struct state *s, const void *values, const size_t at[2], 
   size_t stride = (size_t)round_up(E, 16) * 2;
   for (int e = 0; e < E; e += 16) {
     size_t here[2] = {at[0] + (size_t)e * 2, tiles == 2 ? at[1] + (size_t)e * 2 : 0};
-    const bool split = SPLIT_LINKS && !f32;
-    if (split) {
-      value_chain(even, s, values, here, stride, tiles, false, R, f32, true);
-      value_chain(odd, s, values, here, stride, tiles, true, R, f32, true);
-    }
-    if (!split || LINKS_FAILED(even, odd)) {
-      value_chain(even, s, values, here, stride, tiles, false, R, f32, false);
-      value_chain(odd, s, values, here, stride, tiles, true, R, f32, false);
-    }
+#define VALUE_CHAINS(split)                                                \
+  value_chain(even, s, values, here, stride, tiles, false, R, f32, split); \
+  value_chain(odd, s, values, here, stride, tiles, true, R, f32, split)
+    MAKE_LINKS(VALUE_CHAINS, even, odd, f32);
+#undef VALUE_CHAINS
     UNROLL
     for (int r = 0; r < R; r++) {
       if (!s->active[r]) continue;

@@ -200,8 +200,9 @@ INLINE void gemm_micro(const struct piece *o, int row, int lane, struct coming *
     vf even[GEMM_ROWS][2], odd[GEMM_ROWS][2];
     if (R == GEMM_ROWS) coming_ask(a, o->next_w, (int)(block / LINE));
     if (R == 1 && of == OF_PAIRS && o->far) ask_block(w[0] + AHEAD_BYTES);
-    if (SPLIT_LINKS) chains(even, odd, o, row, b, w, R, NV, in_order, of, true);
-    if (!SPLIT_LINKS || LINKS_FAILED(even, odd)) chains(even, odd, o, row, b, w, R, NV, in_order, of, false);
+#define CHAINS(split) chains(even, odd, o, row, b, w, R, NV, in_order, of, split)
+    MAKE_LINKS(CHAINS, even, odd, false);
+#undef CHAINS
     w[0] += block;
     w[1] += block;
     UNROLL
