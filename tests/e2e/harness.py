@@ -146,13 +146,13 @@ class Service:
             self.process.send_signal(signal.SIGCONT)
 
     def slow_down(self):
-        """From now on it runs for a millisecond and stands still for eight, so that whatever the kernels and the machine, a test can step in."""
+        """From now on it runs for a millisecond and stands still for 24, so that whatever the kernels and the machine, a test can step in."""
         self.slow = True
         threading.Thread(target=self.halt_often, daemon=True).start()
 
     def halt_often(self):
         while self.slow:
-            for how, seconds in ((signal.SIGSTOP, 0.008), (signal.SIGCONT, 0.001)):
+            for how, seconds in ((signal.SIGSTOP, 0.024), (signal.SIGCONT, 0.001)):
                 with self.halting:
                     if not self.frozen:
                         self.process.send_signal(how)  # nothing, once it has ended

@@ -530,26 +530,30 @@ def test_pause_and_resume_in_mid_round(base_model, reference, tmp_path):
 
 
 def zombie_under_an_old_fence(cluster, made):
-    """The zombie takes a lease, lets it lapse, waits until another decodes its samples, and posts garbage under the old fence: (the answer's status, the run)."""
+    """The zombie takes a lease, lets it lapse, waits until another holds its samples, and posts garbage under the old fence: (the answer's status, the run).
+
+    The other one decodes nothing either, so that it still holds them then, however quick a server would be; the honest one stands still meanwhile."""
     honest = cluster.add_server("honest", *SLOW)
     run = cluster.create_run(made)
     wait_round(cluster, run, 1)
     zombie = Zombie(cluster.coordinator)
     lease = cluster.wait_until("a lease for the zombie", lambda: zombie.beat() and zombie.take())[0]
+    honest.freeze()
+    heir = Zombie(cluster.coordinator, "heir")
     reissued = (
-        "SELECT 1 FROM leases l JOIN workers w ON w.id = l.worker WHERE w.name = 'honest' AND l.state = 0 AND run = ? AND round = ? AND group_ordinal = ?"
+        "SELECT 1 FROM leases l JOIN workers w ON w.id = l.worker WHERE w.name = 'heir' AND l.state = 0 AND run = ? AND round = ? AND group_ordinal = ?"
         " AND l.fence > ? AND ? BETWEEN sample_first AND sample_first + sample_count - 1"
     )
     which = [number(run)] + [lease[key] for key in ("round", "group_ordinal", "fence", "sample_first")]
 
-    def decoded_by_another():
-        honest.freeze()
+    def held_by_another():
         zombie.beat()
-        if cluster.query(reissued, *which):
-            return True
-        honest.thaw()
+        heir.beat(held)
+        held.extend(heir.take(wait_ms=100))
+        return bool(cluster.query(reissued, *which))
 
-    cluster.wait_until("the lease to be re-issued with a higher fence", decoded_by_another)
+    held = []
+    cluster.wait_until("the lease to be re-issued with a higher fence", held_by_another)
     answer = zombie.post(lease)
     honest.kill()  # or, with the mutant, its own result might be written over the garbage
     cluster.add_server("helper", *FAST)
