@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from harness import make_base_model
+from harness import make_base_model, wider_model
 
 BASE_ROUNDS = int(os.environ.get("LEASEHOLD_TEST_BASE_ROUNDS", 120))
 
@@ -34,3 +34,10 @@ def base_model(tmp_path_factory):
 def other_model(tmp_path_factory):
     """The same model with other weights."""
     return make_base_model(tmp_path_factory.mktemp("other"), rounds=4)
+
+
+@pytest.fixture(scope="session")
+def wide_models(tmp_path_factory):
+    """Two with 16 times the weights, whose texts say nothing: a decode step takes so long that one can step in."""
+    folders = [tmp_path_factory.mktemp("wide") for _ in range(2)]
+    return [make_base_model(folder, rounds=rounds, model=wider_model(folder, 4)) for folder, rounds in zip(folders, (1, 2))]

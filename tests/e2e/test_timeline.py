@@ -4,13 +4,12 @@ One run a mode, looked at from all sides.  Tolerances are for borders (milliseco
 """
 import json
 import re
-import shutil
 import time
 
 import pytest
 
 from conftest import BASE_ROUNDS
-from harness import DATA, Cluster, call, grpo_config, make_base_model
+from harness import Cluster, call, grpo_config, make_base_model, wider_model
 
 pytestmark = pytest.mark.alone
 
@@ -64,12 +63,9 @@ def close(a, b, share=0.01, absolute=0.0):
 
 @pytest.fixture(scope="module")
 def larger_model(tmp_path_factory):
-    """A base like base_model, of four times its weights: what lies between the steps of a server is little beside them."""
+    """A base like base_model, of nine times its weights: what lies between the steps of a server is little beside them."""
     folder = tmp_path_factory.mktemp("larger")
-    shutil.copytree(DATA / "model", folder / "model")
-    config = folder / "model/config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"hidden_size": 128, "intermediate_size": 384, "head_dim": 32}))
-    return make_base_model(folder, rounds=BASE_ROUNDS, model=folder / "model")
+    return make_base_model(folder, rounds=BASE_ROUNDS, model=wider_model(folder, 3))
 
 
 @pytest.fixture(scope="module", params=["sync", "pipelined"])
@@ -126,7 +122,7 @@ def test_the_sums_are_those_of_the_picture(look):
         begin, end = row["opened_ms"] * 1000, row["published_ms"] * 1000
         for cause in ("compute", "starved"):
             pool = sum(within(look.intervals(name, cause), begin, end) for name in look.servers)
-            assert close(pool, row["generation"][cause + "_us"], 0.001, 100), (row["round"], cause)
+            assert close(pool, row["generation"][cause + "_us"], 0.001, 1000), (row["round"], cause)
 
 
 def test_busy_time_is_computing_time(look):
