@@ -360,7 +360,7 @@ static void ops_attention(const struct ops *o, void *out, float *lse, const void
   struct attention_args c = {
       .format = o->format, .out = out, .lse = lse, .q = q, .kv = kv, .rows = rows, .H = H, .scale = scale};
   double keys = 0;
-  assert(H % kv->G == 0 && kv->E <= CPU_HEAD_DIM_MAX && kv->page_tokens % 16 == 0);
+  assert(H % kv->G == 0 && kv->E % 2 == 0 && kv->E <= CPU_HEAD_DIM_MAX && kv->page_tokens % 16 == 0);
   for (int t = 0; t < rows->T; t++) {
     const int seen = rows->position[t] + 1;
     keys += rows->window > 0 && rows->window < seen ? rows->window : seen;

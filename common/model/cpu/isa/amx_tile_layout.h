@@ -73,31 +73,14 @@ INLINE void interleave_fours(words16 *one, words16 *other, const uint16_t *first
                                                        20, 52, 21, 53, 22, 54, 23, 55, 28, 60, 29, 61, 30, 62, 31, 63});
 }
 
-/* Exchanges the off-diagonal quarters of squares of 2 * step. */
-#define TRANSPOSE_STEP(v, step)                            \
-  do {                                                     \
-    words16 low_, high_;                                   \
-    for (unsigned l_ = 0; l_ < 16; l_++) {                 \
-      low_[l_] = l_ & (step) ? 16 + l_ - (step) : l_;      \
-      high_[l_] = l_ & (step) ? 16 + l_ : l_ + (step);     \
-    }                                                      \
-    UNROLL                                                 \
-    for (int i_ = 0; i_ < 16; i_++) {                      \
-      if (i_ & (step)) continue;                           \
-      const words16 a_ = (v)[i_], b_ = (v)[i_ + (step)];   \
-      (v)[i_] = __builtin_shuffle(a_, b_, low_);           \
-      (v)[i_ + (step)] = __builtin_shuffle(a_, b_, high_); \
-    }                                                      \
-  } while (0)
-
 /* in: 16 rows of 16 words; out: its columns. */
 static inline void transpose16(uint32_t *out, const void *in) {
   words16 v[16];
   memcpy(v, in, sizeof v);
-  TRANSPOSE_STEP(v, 8);
-  TRANSPOSE_STEP(v, 4);
-  TRANSPOSE_STEP(v, 2);
-  TRANSPOSE_STEP(v, 1);
+  TRANSPOSE_STEP(v, 16, 8);
+  TRANSPOSE_STEP(v, 16, 4);
+  TRANSPOSE_STEP(v, 16, 2);
+  TRANSPOSE_STEP(v, 16, 1);
   memcpy(out, v, sizeof v);
 }
 

@@ -315,10 +315,14 @@ INLINE vf load_some_operands(const void *base, size_t at, int n, bool f32) {
 
 /* The first n of VL; the rest are 0 and are not read. */
 INLINE vf load_some(const float *p, int n) {
-  vf v = {0};
   if (n >= VL) return vload(p);
+#if defined(__AVX512F__)
+  return (vf)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), p);
+#else
+  vf v = {0};
   memcpy(&v, p, (size_t)n * sizeof *p);
   return v;
+#endif
 }
 
 /* The first n of VL. */
@@ -327,6 +331,31 @@ INLINE void store_some(float *p, vf v, int n) {
     vstore(p, v);
   else
     memcpy(p, &v, (size_t)n * sizeof *p);
+}
+
+/* Exchanges the off-diagonal quarters of squares of 2 * step; v: vectors of so many lanes as they are. */
+#define TRANSPOSE_STEP(v, lanes, step)                              \
+  do {                                                              \
+    __typeof__((v)[0]) low_, high_;                                 \
+    for (unsigned l_ = 0; l_ < (lanes); l_++) {                     \
+      low_[l_] = l_ & (step) ? (lanes) + l_ - (step) : l_;          \
+      high_[l_] = l_ & (step) ? (lanes) + l_ : l_ + (step);         \
+    }                                                               \
+    UNROLL                                                          \
+    for (int i_ = 0; i_ < (lanes); i_++) {                          \
+      if (i_ & (step)) continue;                                    \
+      const __typeof__((v)[0]) a_ = (v)[i_], b_ = (v)[i_ + (step)]; \
+      (v)[i_] = __builtin_shuffle(a_, b_, low_);                    \
+      (v)[i_ + (step)] = __builtin_shuffle(a_, b_, high_);          \
+    }                                                               \
+  } while (0)
+
+/* VL rows of VL words become columns. */
+INLINE void transpose(vu v[VL]) {
+  if (VL > 8) TRANSPOSE_STEP(v, VL, 8 % VL);
+  if (VL > 4) TRANSPOSE_STEP(v, VL, 4 % VL);
+  TRANSPOSE_STEP(v, VL, 2);
+  TRANSPOSE_STEP(v, VL, 1);
 }
 
 INLINE vf vsqrt(vf x) {

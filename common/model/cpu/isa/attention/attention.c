@@ -1,10 +1,10 @@
 /* Computes attention of rows over the paged KV pool, with an online softmax over key blocks of 32 (NUMERICS.md,
  * "Attention").
  *
- * Up to QUERIES (row, head) pairs of one sequence and one kv head go together, so that a key is loaded once for all of
- * them: in a decode step the heads of a kv group, in a prefill also neighbouring rows.  Scores are vectorized over the
- * 16 keys of a tile, values over E.  A query's bits depend only on its own row, its position and the sequence's keys
- * and values.
+ * Sequences with many rows in the call go another way (attention_many.c).  Of the others up to QUERIES (row, head)
+ * pairs of one sequence and one kv head go together, so that a key is loaded once for all of them: in a decode step the
+ * heads of a kv group.  Scores are vectorized over the 16 keys of a tile, values over E.  A query's bits depend only on
+ * its own row, its position and the sequence's keys and values.
  *
  * A decode step reads the pool once, from memory, in pieces that lie anywhere: while a sequence's few queries go
  * through a block, the one that comes next is fetched, a line with each link.
@@ -16,7 +16,7 @@ enum {
   QUERIES = 4,
   LANES_MAX = 16,
   BLOCK = 32,
-  MANY = 16 /* queries of a sequence: they fill the lanes of attention_bf16.c */
+  MANY = 16 /* queries of a sequence: they fill the lanes of attention_many.c and attention_bf16.c */
 };
 
 struct query {
@@ -257,21 +257,17 @@ INLINE void attend(const struct attention_args *c, struct state *s, const struct
   }
 }
 
-#define ATTEND_BY_COUNT(then, f32)      \
-  if (count == 4)                       \
-    attend(c, s, now, then, 4, f32);    \
-  else if (count == 2)                  \
-    attend(c, s, now, then, 2, f32);    \
-  else                                  \
+#define ATTEND_BY_COUNT(then, f32)   \
+  if (count == 4)                    \
+    attend(c, s, now, then, 4, f32); \
+  else if (count == 2)               \
+    attend(c, s, now, then, 2, f32); \
+  else                               \
     attend(c, s, now, then, 1, f32)
 
-static void attend_few(const struct attention_args *c, struct state *s, int count, const struct visit *now,
-                       const struct visit *then) {
+static void attend_bf16(const struct attention_args *c, struct state *s, int count, const struct visit *now,
+                        const struct visit *then) {
   ATTEND_BY_COUNT(then, false);
-}
-
-static void attend_bf16(const struct attention_args *c, struct state *s, int count, const struct visit *now) {
-  ATTEND_BY_COUNT(NULL, false);
 }
 
 static void attend_f32(const struct attention_args *c, struct state *s, int count, const struct visit *now) {
@@ -279,9 +275,8 @@ static void attend_f32(const struct attention_args *c, struct state *s, int coun
 }
 #undef ATTEND_BY_COUNT
 
-/* Queries number first.. (row-major over rows and the group's heads) of the rows [t0, t1) of one sequence.  Many of
- * them read what the first ones have left in the caches. */
-static void attend_run(const struct attention_args *c, struct state *s, int t0, int t1, int g,
+/* The rows [t0, t1) of one sequence and the heads of kv head g, few: row after row, and in each its heads. */
+static void attend_few(const struct attention_args *c, struct state *s, int t0, int t1, int g,
                        const struct visit *then) {
   const struct visit now = visit_of(c, t0, t1, g);
   int group = c->H / c->kv->G, total = (t1 - t0) * group;
@@ -297,10 +292,8 @@ static void attend_run(const struct attention_args *c, struct state *s, int t0, 
     first += count;
     if (c->format == FORMAT_F32)
       attend_f32(c, s, count, &now);
-    else if (total < MANY)
-      attend_few(c, s, count, &now, first < total ? &now : then);
     else
-      attend_bf16(c, s, count, &now);
+      attend_bf16(c, s, count, &now, first < total ? &now : then);
   }
 }
 
@@ -322,7 +315,6 @@ static void attend_by_runs(const struct attention_args *c, int begin, int end, v
 
 void ISA_NAME(attention)(const void *args, size_t begin, size_t end, void *scratch) {
   const struct attention_args *c = args;
-  struct state *s = scratch;
 #if defined(__AVX512BF16__)
   if (c->format == FORMAT_BF16) {
     attend_by_runs(c, (int)begin, (int)end, scratch);
@@ -335,7 +327,10 @@ void ISA_NAME(attention)(const void *args, size_t begin, size_t end, void *scrat
         t1 < (int)end ? visit_of(c, t1, attention_run_end(c, t1, (int)end), 0) : visit_of(c, t0, t1, 0);
     for (int g = 0; g < c->kv->G; g++) {
       const struct visit then = g + 1 < c->kv->G ? visit_of(c, t0, t1, g + 1) : next;
-      attend_run(c, s, t0, t1, g, &then);
+      if ((t1 - t0) * (c->H / c->kv->G) < MANY)
+        attend_few(c, scratch, t0, t1, g, &then);
+      else
+        ISA_NAME(attend_many)(c, scratch, t0, t1, g);
     }
   }
 }

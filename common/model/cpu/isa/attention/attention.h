@@ -74,6 +74,42 @@ INLINE struct f16 attention_seen(struct f16 score, int unseen, int valid) {
   return score;
 }
 
+/* What queries along the lanes attend to: each its first .. position.  Keys first .. last are seen by some, those from
+ * `unseen` .. least by all. */
+struct attention_span {
+  int first, unseen, least, last;
+};
+
+INLINE struct attention_span attention_span_none(void) {
+  return (struct attention_span){.first = INT32_MAX, .least = INT32_MAX};
+}
+
+INLINE void attention_span_add(struct attention_span *span, int first, int position) {
+  span->first = first < span->first ? first : span->first;
+  span->unseen = first > span->unseen ? first : span->unseen;
+  span->least = position < span->least ? position : span->least;
+  span->last = position > span->last ? position : span->last;
+}
+
+/* The scores of a key, -infinity for queries that do not see it. */
+INLINE vf attention_seen_key(vf score, int key, vi first, vi position, const struct attention_span *span) {
+  if (key > span->least) score = vselect(position >= key, score, vset(-HUGE_VALF));
+  if (key < span->unseen) score = vselect(first <= key, score, vset(-HUGE_VALF));
+  return score;
+}
+
+/* TREE (NUMERICS.md) of 16 vectors. */
+INLINE vf attention_tree(vf lane[16]) {
+  UNROLL
+  for (int j = 0; j < 8; j++) lane[j] = lane[j] + lane[j + 8];
+  UNROLL
+  for (int j = 0; j < 4; j++) lane[j] = lane[j] + lane[j + 4];
+  return (lane[0] + lane[2]) + (lane[1] + lane[3]);
+}
+
+/* Rows [t0, t1) of one sequence, all heads of kv head g: attention_many.c. */
+void ISA_NAME(attend_many)(const struct attention_args *c, void *scratch, int t0, int t1, int g);
+
 #if defined(__AVX512BF16__)
 /* Rows [t0, t1) of one sequence, all heads of kv head g; bf16: attention_bf16.c. */
 void ISA_NAME(attend_bf16)(const struct attention_args *c, void *scratch, int t0, int t1, int g);

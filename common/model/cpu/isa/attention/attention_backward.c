@@ -31,7 +31,6 @@ struct backward_scratch {
   float p[B * B], ds[B * B]; /* operands, [query][key] */
   float D[B], lse[B];
   bool active[B]; /* the query has a gradient */
-  float out[EMAX], dout_row[EMAX];
 };
 
 struct item {
@@ -71,11 +70,34 @@ static void load_side(const struct item *it, struct columns *side, const void *x
 }
 
 static void transpose_side(const struct item *it, float *out, const struct columns *side) {
-  for (int e = 0; e < it->E32; e++)
-    for (int i = 0; i < B; i++) out[e * B + i] = side->at[e / 32][i][e % 32];
+  for (int e = 0; e < it->E16; e += VL) {
+    for (int i = 0; i < B; i += VL) {
+      vu square[VL];
+      UNROLL
+      for (int l = 0; l < VL; l++) square[l] = (vu)vload(side->at[e / 32][i + l] + e % 32);
+      transpose(square);
+      UNROLL
+      for (int l = 0; l < VL; l++) vstore(out + (e + l) * B + i, (vf)square[l]);
+    }
+  }
 }
 
-/* D = SUM(dout * out) and lse of a query block. */
+/* SUM(dout * out) of row i of the query block, whose out begins at element `out`. */
+INLINE float output_gradient(const struct item *it, int i, size_t out) {
+  const struct attention_backward_args *c = it->c;
+  struct f16 lanes = {{{0}}};
+  for (int e = 0; e < c->E; e += 16) {
+    UNROLL
+    for (int p = 0; p < PARTS; p++) {
+      const int at = e + p * VL, left = c->E > at ? c->E - at : 0;
+      lanes.v[p] = lanes.v[p] + vload(it->s->dout.at[e / 32][i] + at % 32) *
+                                    load_some_operands(c->out, out + (size_t)at, left, it->f32);
+    }
+  }
+  return tree16(lanes);
+}
+
+/* D and lse of a query block, whose dout is loaded. */
 static void load_rows(const struct item *it, int first, int count) {
   const struct attention_backward_args *c = it->c;
   struct backward_scratch *s = it->s;
@@ -83,11 +105,8 @@ static void load_rows(const struct item *it, int first, int count) {
     const int64_t at = query_row_of(it, first + i);
     s->active[i] = at >= 0;
     if (at < 0) continue;
-    size_t row = (size_t)at * (size_t)c->H + (size_t)it->h;
-    widen_row(s->out, c->out, row * (size_t)c->E, c->E, it->f32);
-    widen_row(s->dout_row, c->dout, (size_t)query_of(it, first + i) * (size_t)(c->H * c->E) + (size_t)(it->h * c->E),
-              c->E, it->f32);
-    s->D[i] = sum_products(s->dout_row, s->out, c->E);
+    const size_t row = (size_t)at * (size_t)c->H + (size_t)it->h;
+    s->D[i] = output_gradient(it, i, row * (size_t)c->E);
     s->lse[i] = c->lse[row];
   }
 }
@@ -119,23 +138,28 @@ static void scores(const struct item *it, float *out, const struct columns *a, c
 }
 
 /* P and dS of the block pair at qb, kb as operands; `diagonal` masks keys after the query, the window those before it;
- * keys at and beyond `keys` do not exist. */
+ * keys at and beyond `keys` do not exist.  Of an odd number of queries the last one's pair is zero. */
 static void soften_block(const struct item *it, int qb, int queries, int kb, int keys) {
   struct backward_scratch *s = it->s;
   const struct score_scale scale = attention_scale_back(it->c);
-  for (int i = 0; i < B; i++) {
+  vi lane;
+  for (int l = 0; l < VL; l++) lane[l] = l;
+  for (int i = 0; i < round_up(queries, 2); i++) {
     float *p = s->p + i * B, *ds = s->ds + i * B;
     const int unseen = attention_first(it->c->batch->window, qb + i) - kb;
-    int valid = i >= queries || !s->active[i] ? 0 : qb == kb && i + 1 < keys ? i + 1 : keys;
-    for (int j = 0; valid > 0 && j < B; j += VL) {
-      const vf dot = vload(s->s + i * B + j);
-      vf pv = vexp(attention_score(dot, scale) - s->lse[i]);
-      vf dv = attention_score_backward(pv * (vload(s->dp + i * B + j) - s->D[i]), dot, scale);
-      vstore(p + j, vround(pv, it->f32));
-      vstore(ds + j, vround(dv, it->f32));
+    const int valid = i >= queries || !s->active[i] ? 0 : qb == kb && i + 1 < keys ? i + 1 : keys;
+    for (int j = 0; j < keys; j += VL) {
+      vf pv = {0}, dv = {0};
+      if (valid > j) {
+        const vi seen = (lane < valid - j) & (lane >= unseen - j);
+        const vf dot = vload(s->s + i * B + j), e = vexp(attention_score(dot, scale) - s->lse[i]);
+        const vf dscore = attention_score_backward(e * (vload(s->dp + i * B + j) - s->D[i]), dot, scale);
+        pv = vselect(seen, vround(e, it->f32), pv);
+        dv = vselect(seen, vround(dscore, it->f32), dv);
+      }
+      vstore(p + j, pv);
+      vstore(ds + j, dv);
     }
-    for (int j = 0; j < unseen && j < B; j++) p[j] = ds[j] = 0.0f;
-    for (int j = valid; j < B; j++) p[j] = ds[j] = 0.0f;
   }
 }
 

@@ -61,14 +61,9 @@ static void load_block(const struct attention_args *c, struct lanes_state *s, in
   }
 }
 
-/* Positions first .. last are seen by some lane; those from `unseen` .. least by all. */
-struct span {
-  int first, unseen, least, last;
-};
-
 /* s[key][lane]: the scores; -infinity for keys outside the lane's first .. position. */
 static void score_block(struct lanes_state *s, int E, struct score_scale scale, int block, int count, vi first,
-                        vi position, const struct span *seen) {
+                        vi position, const struct attention_span *seen) {
   for (int j = 0; j < count; j += LINK_ROWS) {
     vf dot[LINK_ROWS][2] = {{{0}}};
     for (int e = 0; e < E; e += 32) {
@@ -78,10 +73,7 @@ static void score_block(struct lanes_state *s, int E, struct score_scale scale, 
     UNROLL
     for (int r = 0; r < LINK_ROWS; r++) {
       vf x = attention_score(dot[r][0], scale);
-      const int key = block + j + r;
-      if (key > seen->least) x = vselect(position >= key, x, vset(-HUGE_VALF));
-      if (key < seen->unseen) x = vselect(first <= key, x, vset(-HUGE_VALF));
-      vstore(s->s[j + r], x);
+      vstore(s->s[j + r], attention_seen_key(x, block + j + r, first, position, seen));
     }
   }
 }
@@ -102,11 +94,7 @@ static vf soften_block(struct lanes_state *s, int count, vf max) {
   vf lane[16];
   UNROLL
   for (int j = 0; j < 16; j++) lane[j] = vload(s->s[j]) + vload(s->s[j + 16]);
-  UNROLL
-  for (int j = 0; j < 8; j++) lane[j] = lane[j] + lane[j + 8];
-  UNROLL
-  for (int j = 0; j < 4; j++) lane[j] = lane[j] + lane[j + 4];
-  return (lane[0] + lane[2]) + (lane[1] + lane[3]);
+  return attention_tree(lane);
 }
 
 /* o = o * correction + DOT over the block's keys of p and v. */
@@ -152,15 +140,12 @@ static void store_out(const struct attention_args *c, struct lanes_state *s, int
 static void attend_lanes(const struct attention_args *c, struct lanes_state *s, int sequence, int g, int count) {
   const int E = c->kv->E;
   vi first, position;
-  struct span seen = {.first = INT32_MAX, .least = INT32_MAX};
+  struct attention_span seen = attention_span_none();
   for (int r = 0; r < LANES; r++) {
     const int at = c->rows->position[s->lane[r].t], from = attention_first(c->rows->window, at);
     first[r] = from;
     position[r] = at;
-    seen.first = from < seen.first ? from : seen.first;
-    seen.unseen = from > seen.unseen ? from : seen.unseen;
-    seen.least = at < seen.least ? at : seen.least;
-    seen.last = at > seen.last ? at : seen.last;
+    attention_span_add(&seen, from, at);
   }
   const int start = seen.first / BLOCK * BLOCK;
   vf max = vset(attention_lowest(c->rows->window)), sum = {0};
