@@ -107,6 +107,11 @@ INLINE vf attention_tree(vf lane[16]) {
   return (lane[0] + lane[2]) + (lane[1] + lane[3]);
 }
 
+/* A block (micro_kernel.h) of floats whose rows of a are columns of what lies in memory, [along the dot][rows]:
+ * attention_backward.c.  Compiled once: it is large. */
+struct block;
+void ISA_NAME(attention_columns)(const struct block *b);
+
 /* Rows [t0, t1) of one sequence, all heads of kv head g: attention_many.c. */
 void ISA_NAME(attend_many)(const struct attention_args *c, void *scratch, int t0, int t1, int g);
 

@@ -113,7 +113,7 @@ static void load_rows(const struct item *it, int first, int count) {
 
 /* Both orders in which a's elements may lie; each is compiled once. */
 static __attribute__((noinline)) void block_of_rows(const struct block *b) { block_add(b, B, W_FLOATS); }
-static __attribute__((noinline)) void block_of_columns(const struct block *b) { block_add(b, 1, W_FLOATS); }
+__attribute__((noinline)) void ISA_NAME(attention_columns)(const struct block *b) { block_add(b, 1, W_FLOATS); }
 
 /* out [rows][32] = DOT over E of a's rows and w's, which are transposed. */
 static void scores(const struct item *it, float *out, const struct columns *a, const float *w, int rows) {
@@ -184,7 +184,7 @@ static void products(const struct item *it, float *dst, const float *a, bool by_
     if (by_rows)
       block_of_rows(&b);
     else
-      block_of_columns(&b);
+      ISA_NAME(attention_columns)(&b);
   }
 }
 

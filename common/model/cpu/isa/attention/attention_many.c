@@ -84,9 +84,6 @@ INLINE void load_block(const struct attention_args *c, struct many_state *s, int
   }
 }
 
-/* The rows of a are columns of what lies in memory; compiled once. */
-static __attribute__((noinline)) void block_of_columns(const struct block *b) { block_add(b, 1, W_FLOATS); }
-
 /* p [key][query] = DOT over E of the keys and q. */
 static void score_block(struct many_state *s, int E, int keys, int lanes, bool f32) {
   for (int e = 0; e < E; e += 32) {
@@ -104,7 +101,7 @@ static void score_block(struct many_state *s, int E, int keys, int lanes, bool f
                             .lanes = lanes,
                             .first = e == 0,
                             .f32 = f32};
-    block_of_columns(&b);
+    ISA_NAME(attention_columns)(&b);
   }
 }
 
@@ -157,7 +154,7 @@ static void add_values(struct many_state *s, int E16, int keys, int queries, boo
                             .lanes = E16 - e < 32 ? E16 - e : 32,
                             .first = first,
                             .f32 = f32};
-    block_of_columns(&b);
+    ISA_NAME(attention_columns)(&b);
   }
 }
 
