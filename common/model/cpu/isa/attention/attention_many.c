@@ -39,10 +39,10 @@ static struct attention_span choose_queries(const struct attention_args *c, stru
   return seen;
 }
 
-/* q [E][query].  A word of a row is a pair of bf16 or a float; E is even. */
-INLINE void load_queries(const struct attention_args *c, struct many_state *s, const bool f32) {
+/* q [E][query] of the first `lanes`.  A word of a row is a pair of bf16 or a float; E is even. */
+INLINE void load_queries(const struct attention_args *c, struct many_state *s, int lanes, const bool f32) {
   const int each = f32 ? 1 : 2, words = c->kv->E / each;
-  for (int r = 0; r < QUERIES; r += VL) {
+  for (int r = 0; r < lanes; r += VL) {
     for (int w = 0; w < words; w += VL) {
       vu rows[VL];
       UNROLL
@@ -173,7 +173,7 @@ INLINE void attend(const struct attention_args *c, struct many_state *s, int t0,
                    const bool f32) {
   const struct attention_span seen = choose_queries(c, s, t0, g, from, count);
   const int E = c->kv->E, lanes = round_up(count, 16), start = seen.first / BLOCK * BLOCK;
-  load_queries(c, s, f32);
+  load_queries(c, s, lanes, f32);
   for (int r = 0; r < QUERIES; r++) {
     s->max[r] = attention_lowest(c->rows->window);
     s->sum[r] = 0.0f;
