@@ -497,13 +497,9 @@ test-compose: ## run the images and the containers on a real docker engine, dist
 test-bochs: ## run the AMX kernels on an emulated CPU that has AMX, about an hour (BOCHS=/path/to/bochs, else skipped)
 	@tests/bochs/run || [ $$? = 77 ]
 
-# Times and races on a machine with two cores that three files, or a neighbour, share: what fails is named and run once
-# more, by itself, and has to pass then.
-E2E := $(PYTHON) -m pytest -q -o cache_dir=$(abspath $(BUILD))/pytest
-ONCE_MORE = || { echo "what failed, once more, by itself:"; $(E2E) --last-failed --last-failed-no-failures none tests/e2e; }
 e2e: ## run the end-to-end tests over real processes, E2E_JOBS files at once (needs `make all faults mpi`)
-	$(E2E) -n $(E2E_JOBS) --dist loadfile -m "not alone" tests/e2e $(ONCE_MORE)
-	$(E2E) -m alone tests/e2e $(ONCE_MORE)
+	$(PYTHON) -m pytest -q -p no:cacheprovider -n $(E2E_JOBS) --dist loadfile -m "not alone" tests/e2e
+	$(PYTHON) -m pytest -q -p no:cacheprovider -m alone tests/e2e
 
 long: ## run the end-to-end tests that take long and show more of the same (needs `make all faults mpi`)
 	$(PYTHON) -m pytest -q -p no:cacheprovider -m long tests/e2e

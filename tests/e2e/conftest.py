@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from harness import make_base_model, wider_model
+from harness import Standalone, make_base_model, wider_model
 
 BASE_ROUNDS = int(os.environ.get("LEASEHOLD_TEST_BASE_ROUNDS", 120))
 
@@ -37,7 +37,21 @@ def other_model(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def larger_model(tmp_path_factory):
+    """A base like base_model, of nine times its weights: what lies between the steps of a server is little beside them."""
+    folder = tmp_path_factory.mktemp("larger")
+    return make_base_model(folder, rounds=BASE_ROUNDS, model=wider_model(folder, 3))
+
+
+@pytest.fixture(scope="session")
 def wide_models(tmp_path_factory):
     """Two with 16 times the weights, whose texts say nothing: a decode step takes so long that one can step in."""
     folders = [tmp_path_factory.mktemp("wide") for _ in range(2)]
     return [make_base_model(folder, rounds=rounds, model=wider_model(folder, 4)) for folder, rounds in zip(folders, (1, 2))]
+
+
+@pytest.fixture(scope="module")
+def slow_server(wide_models, tmp_path_factory):
+    """Alone, with the first of the wide models."""
+    with Standalone(tmp_path_factory.mktemp("slow")) as alone:
+        yield alone.start("slow", "generation-server", ["--model", wide_models[0], "--slots", 4, "--threads", 1, "--isa", "v2", "--log-level", "warn"])

@@ -17,12 +17,6 @@ def gen(base_model, tmp_path_factory):
         yield alone.start("gen", "generation-server", ["--model", base_model, "--slots", 4, "--isa", "v2", "--log-level", "warn"])
 
 
-@pytest.fixture(scope="module")
-def slow(wide_models, tmp_path_factory):
-    with Standalone(tmp_path_factory.mktemp("slow")) as alone:
-        yield alone.start("slow", "generation-server", ["--model", wide_models[0], "--slots", 4, "--threads", 1, "--isa", "v2", "--log-level", "warn"])
-
-
 def post(server, path, body=None):
     return call("POST", server.url + path, {} if body is None else body)
 
@@ -131,10 +125,10 @@ def test_a_streams_last_events_are_the_whole(gen):
     assert [last[index] for index in range(4)] == whole and {"type": "stop", "matched": "="} in [made["meta_info"]["finish_reason"] for made in whole]
 
 
-def test_tokens_come_as_they_are_decoded(slow):
+def test_tokens_come_as_they_are_decoded(slow_server):
     sampling = {"max_new_tokens": 20, "temperature": 0, "ignore_eos": True}
-    one = events(slow, {"input_ids": PROMPT, "sampling_params": sampling, "stream": True})
-    assert len(one) > 1 and "index" not in one[0] and one[-1]["output_ids"] == generate(slow, sampling=sampling)["output_ids"]
+    one = events(slow_server, {"input_ids": PROMPT, "sampling_params": sampling, "stream": True})
+    assert len(one) > 1 and "index" not in one[0] and one[-1]["output_ids"] == generate(slow_server, sampling=sampling)["output_ids"]
 
 
 def test_what_is_not_offered_is_refused_by_name(gen):
@@ -155,41 +149,41 @@ def test_what_is_not_offered_is_refused_by_name(gen):
         assert status == 501 and len(json.loads(content)["error"]["message"]) > 40, path
 
 
-def test_a_prompt_of_a_batch_is_ended_alone(slow):
+def test_a_prompt_of_a_batch_is_ended_alone(slow_server):
     """And all of them with abort_all; the others' tokens are theirs."""
     body = {"input_ids": [PROMPT] * 6, "sampling_params": {"max_new_tokens": 110, "ignore_eos": True, "n": 3, "seed": 1}, "rid": [f"r{i}" for i in range(6)]}
-    thread, result = background(lambda: post(slow, "/generate", body))
-    Cluster.wait_until(None, "samples are decoded", lambda: get(slow, "/v1/loads")["loads"][0]["num_running_reqs"] > 0)
-    post(slow, "/pause_generation", {"mode": "in_place"})
-    post(slow, "/abort_request", {"rid": "r5"})
-    post(slow, "/continue_generation")
+    thread, result = background(lambda: post(slow_server, "/generate", body))
+    Cluster.wait_until(None, "samples are decoded", lambda: get(slow_server, "/v1/loads")["loads"][0]["num_running_reqs"] > 0)
+    post(slow_server, "/pause_generation", {"mode": "in_place"})
+    post(slow_server, "/abort_request", {"rid": "r5"})
+    post(slow_server, "/continue_generation")
     thread.join(60)
     finishes = [(made["meta_info"]["id"], made["meta_info"]["finish_reason"]["type"]) for made in result["answer"]]
     assert {finish for name, finish in finishes if name == "r5"} == {"abort"} and {finish for name, finish in finishes if name != "r5"} == {"length"}
-    thread, result = background(lambda: post(slow, "/generate", body))
-    Cluster.wait_until(None, "samples are decoded", lambda: get(slow, "/v1/loads")["loads"][0]["num_running_reqs"] > 0)
-    post(slow, "/abort_request", {"abort_all": True})
+    thread, result = background(lambda: post(slow_server, "/generate", body))
+    Cluster.wait_until(None, "samples are decoded", lambda: get(slow_server, "/v1/loads")["loads"][0]["num_running_reqs"] > 0)
+    post(slow_server, "/abort_request", {"abort_all": True})
     thread.join(30)
     assert not thread.is_alive() and "abort" in {made["meta_info"]["finish_reason"]["type"] for made in result["answer"]}
-    Cluster.wait_until(None, "nothing is left", lambda: get(slow, "/v1/loads")["loads"][0]["num_total_reqs"] == 0)
+    Cluster.wait_until(None, "nothing is left", lambda: get(slow_server, "/v1/loads")["loads"][0]["num_total_reqs"] == 0)
 
 
-def test_what_is_retracted_computes_its_keys_and_values_anew(slow, wide_models):
+def test_what_is_retracted_computes_its_keys_and_values_anew(slow_server, wide_models):
     """in_place keeps them, so that tokens after the new weights depend on both; retract leaves none of the old."""
     body = {"input_ids": PROMPT, "sampling_params": {"max_new_tokens": 110, "temperature": 0, "ignore_eos": True, "n": 2}, "rid": "one"}
     for mode, kept in (("in_place", True), ("retract", False)):
-        first = events_until_paused(slow, {**body, "stream": True}, mode)
-        status = exchange("GET", slow.url + "/flush_cache")[0]
+        first = events_until_paused(slow_server, {**body, "stream": True}, mode)
+        status = exchange("GET", slow_server.url + "/flush_cache")[0]
         assert status == (409 if kept else 200), mode
-        assert post(slow, "/update_weights_from_disk", {"model_path": str(wide_models[1]), "weight_version": "3"})["success"]
-        post(slow, "/continue_generation")
+        assert post(slow_server, "/update_weights_from_disk", {"model_path": str(wide_models[1]), "weight_version": "3"})["success"]
+        post(slow_server, "/continue_generation")
         made = first()
         change = made["meta_info"]["weight_versions"][0]["end"]
         assert made["meta_info"]["weight_version"] == "3" and made["meta_info"]["completion_tokens"] == 110
-        again = generate(slow, PROMPT + made["output_ids"][:change], {"temperature": 0, "max_new_tokens": 110 - change})["output_ids"]
+        again = generate(slow_server, PROMPT + made["output_ids"][:change], {"temperature": 0, "max_new_tokens": 110 - change})["output_ids"]
         if not kept:
             assert again == made["output_ids"][change:], "as if the tokens had been its prompt"
-        assert post(slow, "/update_weights_from_disk", {"model_path": str(wide_models[0]), "weight_version": 0})["success"]
+        assert post(slow_server, "/update_weights_from_disk", {"model_path": str(wide_models[0]), "weight_version": 0})["success"]
 
 
 def events_until_paused(server, body, mode):

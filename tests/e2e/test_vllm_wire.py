@@ -18,12 +18,6 @@ def gen(base_model, tmp_path):
         yield alone.start("gen", "generation-server", ["--model", base_model, "--slots", 4, "--isa", "v2", "--log-level", "warn"])
 
 
-@pytest.fixture(scope="module")
-def slow(wide_models, tmp_path_factory):
-    with Standalone(tmp_path_factory.mktemp("slow")) as alone:
-        yield alone.start("slow", "generation-server", ["--model", wide_models[0], "--slots", 4, "--threads", 1, "--isa", "v2", "--log-level", "warn"])
-
-
 def generate(server, prompt=PROMPT, **more):
     return call("POST", server.url + "/inference/v1/generate", {"token_ids": prompt, **more})
 
@@ -84,70 +78,70 @@ def tokens_sampled(server):
     return float(re.search(r"^leasehold_generation_tokens_sampled_total (\S+)$", text, re.M)[1])
 
 
-def test_prime_rls_calls_swap_weights_under_running_requests(slow, wide_models):
+def test_prime_rls_calls_swap_weights_under_running_requests(slow_server, wide_models):
     """pause?mode=keep, update_weights, resume: what runs goes on under the new weights, and says which token is whose."""
     params = {"max_tokens": 110, "temperature": 0, "ignore_eos": True, "n": 4}
-    old = generate(slow, sampling_params=params)["choices"]
-    thread, result = background(lambda: generate(slow, sampling_params={**params, "seed": 1, "n": 64}))
-    Cluster.wait_until(None, "samples are decoded", lambda: sampled(slow) > 0)
-    assert post(slow, "/pause?mode=keep&clear_cache=false") == {"status": "paused"}
-    assert call("GET", slow.url + "/is_paused") == {"is_paused": True}
-    before = post(slow, "/weight_checker", {"action": "checksum"})
-    assert post(slow, "/update_weights", {"weight_dir": str(wide_models[1]), "weight_version": "7"}) == {"status": "ok", "weight_version": "7"}
-    after = post(slow, "/weight_checker", {"action": "checksum"})
-    assert call("GET", slow.url + "/weight_info") == {"weight_version": "7"} and before["weight_version"] == "0"
-    assert before["checksum"] != after["checksum"] == call("GET", slow.url + "/v1/model")["loaded"]["digest"]
-    count = tokens_sampled(slow)
+    old = generate(slow_server, sampling_params=params)["choices"]
+    thread, result = background(lambda: generate(slow_server, sampling_params={**params, "seed": 1, "n": 64}))
+    Cluster.wait_until(None, "samples are decoded", lambda: sampled(slow_server) > 0)
+    assert post(slow_server, "/pause?mode=keep&clear_cache=false") == {"status": "paused"}
+    assert call("GET", slow_server.url + "/is_paused") == {"is_paused": True}
+    before = post(slow_server, "/weight_checker", {"action": "checksum"})
+    assert post(slow_server, "/update_weights", {"weight_dir": str(wide_models[1]), "weight_version": "7"}) == {"status": "ok", "weight_version": "7"}
+    after = post(slow_server, "/weight_checker", {"action": "checksum"})
+    assert call("GET", slow_server.url + "/weight_info") == {"weight_version": "7"} and before["weight_version"] == "0"
+    assert before["checksum"] != after["checksum"] == call("GET", slow_server.url + "/v1/model")["loaded"]["digest"]
+    count = tokens_sampled(slow_server)
     time.sleep(0.3)
-    assert thread.is_alive() and tokens_sampled(slow) == count, "it rests"
-    assert post(slow, "/resume") == {"status": "resumed"}
+    assert thread.is_alive() and tokens_sampled(slow_server) == count, "it rests"
+    assert post(slow_server, "/resume") == {"status": "resumed"}
     thread.join(60)
     choices = result["answer"]["choices"]
     assert len(choices) == 64 and all(len(choice["token_ids"]) == 110 for choice in choices)
     versions = {span["version"] for choice in choices for span in choice["weight_versions"]}
     assert versions == {0, 7}
-    new = generate(slow, sampling_params=params)["choices"]
+    new = generate(slow_server, sampling_params=params)["choices"]
     assert new[0]["token_ids"] != old[0]["token_ids"] and new[0]["weight_versions"] == [{"version": 7, "start": 0, "end": 110}]
-    assert post(slow, "/update_weights", {"weight_dir": str(wide_models[0])})["weight_version"] == "8"
-    assert generate(slow, sampling_params=params)["choices"][0]["token_ids"] == old[0]["token_ids"]
-    assert post(slow, "/weight_checker", {"action": "checksum"})["checksum"] == before["checksum"]
+    assert post(slow_server, "/update_weights", {"weight_dir": str(wide_models[0])})["weight_version"] == "8"
+    assert generate(slow_server, sampling_params=params)["choices"][0]["token_ids"] == old[0]["token_ids"]
+    assert post(slow_server, "/weight_checker", {"action": "checksum"})["checksum"] == before["checksum"]
 
 
-def test_what_is_aborted_answers_with_what_it_has(slow):
-    for end in (lambda: post(slow, "/pause"), lambda: post(slow, "/abort_requests", {"request_ids": ["other", "long"]})):
-        thread, result = background(lambda: generate(slow, request_id="long", sampling_params={"max_tokens": 110, "ignore_eos": True, "n": 128}))
-        Cluster.wait_until(None, "samples are decoded", lambda: sampled(slow) > 0)
+def test_what_is_aborted_answers_with_what_it_has(slow_server):
+    for end in (lambda: post(slow_server, "/pause"), lambda: post(slow_server, "/abort_requests", {"request_ids": ["other", "long"]})):
+        thread, result = background(lambda: generate(slow_server, request_id="long", sampling_params={"max_tokens": 110, "ignore_eos": True, "n": 128}))
+        Cluster.wait_until(None, "samples are decoded", lambda: sampled(slow_server) > 0)
         end()
         thread.join(30)
         assert not thread.is_alive() and "abort" in {choice["finish_reason"] for choice in result["answer"]["choices"]}
-        post(slow, "/resume")
-    assert generate(slow)["choices"][0]["finish_reason"] in ("stop", "length")
+        post(slow_server, "/resume")
+    assert generate(slow_server)["choices"][0]["finish_reason"] in ("stop", "length")
 
 
-def test_a_pause_may_wait_for_what_is_open(slow):
+def test_a_pause_may_wait_for_what_is_open(slow_server):
     """Nothing of it is cut short; what comes meanwhile is held until the server goes on, and a pause that is taken back says so."""
     params = {"max_tokens": 110, "ignore_eos": True, "n": 12}
-    early, first = background(lambda: generate(slow, sampling_params=params))
-    Cluster.wait_until(None, "samples are decoded", lambda: sampled(slow) > 0)
-    resting, status = background(lambda: post(slow, "/pause?mode=wait&clear_cache=true"))
+    early, first = background(lambda: generate(slow_server, sampling_params=params))
+    Cluster.wait_until(None, "samples are decoded", lambda: sampled(slow_server) > 0)
+    resting, status = background(lambda: post(slow_server, "/pause?mode=wait&clear_cache=true"))
     time.sleep(0.05)
-    late, second = background(lambda: generate(slow, sampling_params={**params, "n": 1}))
+    late, second = background(lambda: generate(slow_server, sampling_params={**params, "n": 1}))
     resting.join(60)
-    assert status["answer"] == {"status": "paused"} and call("GET", slow.url + "/is_paused")["is_paused"]
+    assert status["answer"] == {"status": "paused"} and call("GET", slow_server.url + "/is_paused")["is_paused"]
     early.join(10)
     assert {len(choice["token_ids"]) for choice in first["answer"]["choices"]} == {110} and late.is_alive()
-    assert post(slow, "/pause?mode=wait") == {"status": "paused"}, "it may be repeated"
-    post(slow, "/resume")
+    assert post(slow_server, "/pause?mode=wait") == {"status": "paused"}, "it may be repeated"
+    post(slow_server, "/resume")
     late.join(30)
     assert len(second["answer"]["choices"][0]["token_ids"]) == 110
-    early, first = background(lambda: generate(slow, sampling_params={**params, "n": 32}))
-    Cluster.wait_until(None, "samples are decoded", lambda: sampled(slow) > 0)
-    resting, status = background(lambda: exchange("POST", slow.url + "/pause?mode=wait"))
+    early, first = background(lambda: generate(slow_server, sampling_params={**params, "n": 32}))
+    Cluster.wait_until(None, "samples are decoded", lambda: sampled(slow_server) > 0)
+    resting, status = background(lambda: exchange("POST", slow_server.url + "/pause?mode=wait"))
     time.sleep(0.1)
-    post(slow, "/resume")
+    post(slow_server, "/resume")
     resting.join(30)
     early.join(30)
-    assert status["answer"][0] == 409 and not call("GET", slow.url + "/is_paused")["is_paused"] and len(first["answer"]["choices"]) == 32
+    assert status["answer"][0] == 409 and not call("GET", slow_server.url + "/is_paused")["is_paused"] and len(first["answer"]["choices"]) == 32
 
 
 def test_what_cannot_be_done_is_refused_and_changes_nothing(gen, tmp_path):

@@ -350,7 +350,7 @@ INLINE void store_some(float *p, vf v, int n) {
     }                                                               \
   } while (0)
 
-/* VL rows of VL words become columns. */
+/* VL rows of VL words become columns.  (% VL: where a step is left out it is compiled all the same.) */
 INLINE void transpose(vu v[VL]) {
   if (VL > 8) TRANSPOSE_STEP(v, VL, 8 % VL);
   if (VL > 4) TRANSPOSE_STEP(v, VL, 4 % VL);
