@@ -12,7 +12,7 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import threading
+import sys
 import time
 import urllib.error
 import urllib.parse
@@ -85,6 +85,7 @@ def call(method, url, body=None, headers=None, raw=False):
 
 
 SLOWLY = "SLOWLY"
+HALT_OFTEN = pathlib.Path(__file__).with_name("halt_often.py")
 
 
 class Service:
@@ -100,7 +101,7 @@ class Service:
         self.args = [*args, *(self.tls.flags if self.tls else [])]
         self.cluster_folder = cluster.folder
         self.log = cluster.folder / f"{name}.log"
-        self.halting, self.frozen, self.slow = threading.Lock(), False, False
+        self.halter = None  # halt_often.py, while it is slow
         self.launch(self.args, bin_dir, port=0)
 
     def launch(self, args, bin_dir, port):
@@ -125,6 +126,9 @@ class Service:
         if self.tls:
             CONTEXT_OF[self.url] = self.tls.context
         SERVICE_OF[self.url] = self.program
+        if self.halter:  # of the incarnation before
+            self.hurry()
+            self.slow_down()
 
     def restart(self, args=None, bin_dir=None, port=None):
         """Again with the same data, on the same port; without `--fault NAME`, from the sound binaries, unless `args` and `bin_dir` say otherwise."""
@@ -136,29 +140,28 @@ class Service:
         self.process.wait()
 
     def freeze(self):
-        with self.halting:
-            self.frozen = True
-            self.process.send_signal(signal.SIGSTOP)
+        if self.halter:
+            self.halter.send_signal(signal.SIGSTOP)
+            while pathlib.Path(f"/proc/{self.halter.pid}/stat").read_text().rpartition(")")[2].split()[0] not in "TZ":
+                time.sleep(0.001)  # else its next signal could come after ours
+        self.process.send_signal(signal.SIGSTOP)
 
     def thaw(self):
-        with self.halting:
-            self.frozen = False
-            self.process.send_signal(signal.SIGCONT)
+        self.process.send_signal(signal.SIGCONT)
+        if self.halter:
+            self.halter.send_signal(signal.SIGCONT)
 
     def slow_down(self):
-        """From now on it runs for a millisecond and stands still for 24, so that whatever the kernels and the machine, a test can step in."""
-        self.slow = True
-        threading.Thread(target=self.halt_often, daemon=True).start()
+        """From now on it is halted often, so that whatever the kernels and the machine, a test can step in."""
+        self.halter = subprocess.Popen([sys.executable, HALT_OFTEN, str(self.process.pid)])
 
-    def halt_often(self):
-        with contextlib.suppress(PermissionError):  # of this thread: on a busy machine it would halt too late
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -20)
-        while self.slow:
-            for how, seconds in ((signal.SIGSTOP, 0.024), (signal.SIGCONT, 0.001)):
-                with self.halting:
-                    if not self.frozen:
-                        self.process.send_signal(how)  # nothing, once it has ended
-                time.sleep(seconds)
+    def hurry(self):
+        """It is slow no longer."""
+        if self.halter:
+            self.halter.kill()
+            self.halter.wait()
+            self.halter = None
+        self.thaw()
 
     def wait_end(self, seconds=45):
         """Its exit status."""
@@ -192,9 +195,8 @@ class Service:
         return float(re.search(rf"^{name} (\S+)", call("GET", self.url + "/metrics", raw=True).decode(), re.M)[1])
 
     def stop(self, how=signal.SIGTERM, seconds=30):
-        self.slow = False
+        self.hurry()
         if self.process.poll() is None:
-            self.thaw()
             self.process.send_signal(how)
             try:
                 self.wait_end(seconds)

@@ -9,9 +9,9 @@ import signal
 
 import pytest
 
-from harness import FAULT_BIN, call, digests
+from harness import FAULT_BIN, SLOWLY, call, digests
 from test_overlap import (
-    CONSUMED, FAST, GROUPS, QUICK, ROUND_DONE, ROUNDS, SLOW, Play, assert_same, audit_versions, config, finish, number, replays, start, wait_middle, wait_round,
+    CONSUMED, FAST, GROUPS, QUICK, ROUND_DONE, ROUNDS, SLOW, Play, assert_same, audit_versions, config, finish, kill_trainer_in_last_round, number, replays, start, wait_middle, wait_round,
 )
 
 PER_STEP = 3
@@ -148,13 +148,14 @@ def test_a_trainer_killed_at_the_worst_moment(base_model, reference, tmp_path, f
 def test_killed_between_two_steps_of_a_round(base_model, reference, tmp_path, who):
     """A trainer's steps since its version are gone with it, and are taken again; a coordinator finds them taken, and the trainer between two versions."""
     with start(tmp_path, base_model) as cluster:
-        cluster.add_server("alone", "--slots", 1)
+        server = cluster.add_server("alone", "--slots", 1, SLOWLY)
         run = cluster.create_run(minibatch())
         taken = "SELECT count(*) FROM inner_steps JOIN rounds USING (run, round) WHERE run = ? AND round = 2 AND done = 1 AND state = 0"
         cluster.wait_until("the first step of round 2", lambda: cluster.query(taken, number(run))[0][0])
         service = cluster.trainer if who == "trainer" else cluster.coordinator
         service.kill()
         assert cluster.query("SELECT state FROM rounds WHERE run = ? AND round = 2", number(run)) != [(ROUND_DONE,)], f"the {who} was killed too late for this test"
+        server.hurry()
         service.restart()
         cluster.add_server("helper", *FAST)
         this = played(cluster, run)
@@ -164,19 +165,9 @@ def test_killed_between_two_steps_of_a_round(base_model, reference, tmp_path, wh
 # ---- replay ----
 
 
-def kill_trainer_in_last_round(cluster):
-    """Versions 4 and 5 exist as rollouts and digests then, nowhere as weights of the trainer's."""
-    cluster.add_server("alone", "--slots", 1)
-    run = cluster.create_run(sparse())
-    wait_round(cluster, run, ROUNDS - 1)
-    cluster.trainer.kill()
-    assert cluster.query("SELECT state FROM rounds WHERE run = ? AND round = ?", number(run), ROUNDS - 1) != [(ROUND_DONE,)], "the trainer was killed too late for this test"
-    return run
-
-
 def test_a_lost_version_is_replayed(base_model, reference, tmp_path):
     with start(tmp_path, base_model) as cluster:
-        run = kill_trainer_in_last_round(cluster)
+        run = kill_trainer_in_last_round(cluster, sparse())
         cluster.trainer.restart()
         cluster.trainer.wait_log("recorded is 5: replaying")
         cluster.add_server("helper", *FAST)
@@ -189,7 +180,7 @@ def test_a_lost_version_is_replayed(base_model, reference, tmp_path):
 def test_a_replay_that_ends_in_other_weights_names_the_step(base_model, reference, tmp_path):
     """The replaying trainer flips one bit of one gradient."""
     with start(tmp_path, base_model) as cluster:
-        run = kill_trainer_in_last_round(cluster)
+        run = kill_trainer_in_last_round(cluster, sparse())
         shutil.rmtree(cluster.folder / "state")
         cluster.trainer.restart(args=[*cluster.trainer.args, "--fault", "flip-gradient"], bin_dir=FAULT_BIN)
         cluster.wait(run, state="paused")

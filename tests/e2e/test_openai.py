@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from contract import contract
-from harness import ROOT, Cluster, call, exchange
+from harness import ROOT, Cluster, Standalone, call, exchange
 
 HERE = ROOT / "tests/e2e"
 VENV = ROOT / "build/openai"
@@ -30,12 +30,6 @@ PIECES = {
 TEMPLATE = """{%- if tools %}{{ '<|im_start|>tools' }}{%- for tool in tools %}{{ ' ' + tool.function.name }}{%- endfor %}{{ '<|im_end|>\n' }}{%- endif %}
 {%- for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{%- if brief %}{{ 'In short: ' }}{%- endif %}{%- endif %}"""
-
-
-class Standalone(Cluster):
-    def __init__(self, folder):
-        self.folder = folder
-        self.services = []
 
 
 @pytest.fixture(scope="module")

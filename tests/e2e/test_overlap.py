@@ -390,12 +390,13 @@ def sparse():
     return made
 
 
-def kill_trainer_in_last_round(cluster):
+def kill_trainer_in_last_round(cluster, made):
     """Versions 4 and 5 exist as rollouts and digests then, nowhere as weights of the trainer's."""
-    cluster.add_server("alone", "--slots", 1)
-    run = cluster.create_run(sparse())
+    server = cluster.add_server("alone", "--slots", 1, SLOWLY)
+    run = cluster.create_run(made)
     wait_round(cluster, run, ROUNDS - 1)
     cluster.trainer.kill()
+    server.hurry()
     assert cluster.query("SELECT state FROM rounds WHERE run = ? AND round = ?", number(run), ROUNDS - 1) != [(ROUND_DONE,)], "the trainer was killed too late for this test"
     return run
 
@@ -407,7 +408,7 @@ def replays(cluster, run):
 @pytest.mark.parametrize("lost", ["nothing", "state", "again", "coordinator"])
 def test_a_lost_version_is_replayed(base_model, reference, tmp_path, lost):
     with start(tmp_path, base_model) as cluster:
-        run = kill_trainer_in_last_round(cluster)
+        run = kill_trainer_in_last_round(cluster, sparse())
         if lost == "state":
             shutil.rmtree(cluster.folder / "state")
         cluster.trainer.restart(port=0 if lost == "state" else None)
@@ -426,7 +427,7 @@ def test_a_lost_version_is_replayed(base_model, reference, tmp_path, lost):
 def test_a_replay_that_ends_in_other_weights_is_no_old_version(base_model, reference, tmp_path):
     """The replaying trainer flips one bit of one gradient: what it holds then must never go under a recorded version's number."""
     with start(tmp_path, base_model) as cluster:
-        run = kill_trainer_in_last_round(cluster)
+        run = kill_trainer_in_last_round(cluster, sparse())
         recorded = cluster.query("SELECT version, digest FROM versions WHERE run = ? ORDER BY version", number(run))
         shutil.rmtree(cluster.folder / "state")
         cluster.trainer.restart(args=[*cluster.trainer.args, "--fault", "flip-gradient"], bin_dir=FAULT_BIN)

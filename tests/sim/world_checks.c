@@ -232,11 +232,12 @@ static struct group_books *group_of(struct world *w, const struct result_message
 static void group_is_in(struct world *w, const struct result_message *m) {
   const int64_t state = WORLD_NUMBER(w, "SELECT state FROM groups WHERE run = 1 AND round = ?1 AND ordinal = ?2",
                                      b_int(m->round), b_int(m->ordinal));
+  const bool sealed = state == GROUP_SEALED || state == GROUP_SUBMITTED; /* with its batch, in one transaction */
   const int64_t passed_us = w->now_us - w->now->opened_us;
   if (state == GROUP_OPEN) world_fault(w, "I4: group %d has all its samples and is open", m->ordinal);
-  if (state == GROUP_SEALED && w->now->first_us == 0) w->now->first_us = passed_us;
+  if (sealed && w->now->first_us == 0) w->now->first_us = passed_us;
   if (w->c.inflight) {
-    group_of(w, m)->sealed = state == GROUP_SEALED;
+    group_of(w, m)->sealed = sealed;
     return;
   }
   if (WORLD_NUMBER(w, "SELECT groups_open FROM rounds WHERE run = 1 AND round = ?1", b_int(m->round)) != 0) return;

@@ -443,6 +443,7 @@ static enum rc driver_trains(struct world *w, const struct active_run *a, const 
     if (rc == RC_OK && next.found) rc = driver_sends(w, a, target, &next, err);
   }
   d->wanted = next.groups_wanted;
+  core_await_groups(w->core, rc == RC_OK ? d->wanted : INT_MAX, d->at_trainer == 0);
   if (rc == RC_OK && d->pending == 0 && w->trainer.up) rc = next_step_begin(w->core, a, &w->context->config, err);
   return rc;
 }

@@ -10,10 +10,6 @@
  * more, the groups that are still to come would be cut into smaller batches. */
 enum { AHEAD = 2 };
 
-/* While the trainer has work, the next batch of an open round waits for this share of the round's groups: smaller ones
- * would cost more to plan, to build and to compare than they save. */
-enum { BATCHES_OF_ROUND = 16 };
-
 /* ---- which work ---- */
 
 /* Are batches of the round to be sent, or waited for? */
@@ -51,15 +47,6 @@ static enum rc plan_execute(struct core *c, struct command *cmd, struct err *err
   return batches_plan(c, cmd->message, err);
 }
 
-/* How many groups are worth a batch of their own.  When the trainer has nothing to do, one is enough; so are the last
- * ones of an optimizer step, since those of the next step wait for them. */
-static int groups_worth_sending(const struct run_config *config, const struct active_run *a, int at_trainer,
-                                const struct batch_plan *plan) {
-  if (a->round_state != ROUND_OPEN || at_trainer == 0 || plan->completes) return 1;
-  const int worth = (config->groups_per_round + BATCHES_OF_ROUND - 1) / BATCHES_OF_ROUND;
-  return config->groups_per_step && plan->missing < worth ? plan->missing : worth;
-}
-
 /* The number of a new batch. */
 static enum rc number_new(struct store *s, const struct active_run *a, int64_t *out, struct err *err) {
   return store_int(s, out, err, "SELECT coalesce(max(number) + 1, 0) FROM batches WHERE run = ?1 AND round = ?2",
@@ -82,7 +69,7 @@ static enum rc batch_find(struct next_job *out, struct readers *readers, struct 
     if (rc == RC_OK) rc = batches_select(m, s, x, &moment, batch_tokens, &cmd->arena, err);
     readers_give(readers, s);
   }
-  const int worth = groups_worth_sending(&x->config, a, at_trainer, m);
+  const int worth = batches_worth(m, &x->config, a->round_state == ROUND_OPEN, at_trainer == 0);
   out->found = rc == RC_OK && m->groups > 0 && m->groups >= worth;
   out->job = (struct round_job){.step = m->step, .number = m->number};
   if (out->found) {
@@ -95,6 +82,19 @@ static enum rc batch_find(struct next_job *out, struct readers *readers, struct 
   return rc;
 }
 
+/* The writer plans batches too, and may have planned one since it was looked for: that one comes first.  One that it
+ * plans after this has the number of the batch that was found here, whose plan then fails. */
+static enum rc planned_meanwhile(struct next_job *out, struct readers *readers, const struct active_run *a,
+                                 const struct round_job *newest, struct err *err) {
+  struct round_job planned;
+  const enum rc rc = round_job_next(readers, a->run, a->round, newest, true, &planned, &out->stored, err);
+  if (rc == RC_OK && !out->stored) return RC_OK;
+  command_free(out->plan);
+  out->plan = NULL;
+  out->job = planned;
+  return rc;
+}
+
 enum rc next_job_find(struct next_job *out, struct readers *readers, struct run_context *x, const struct active_run *a,
                       const struct round_job *newest, int at_trainer, int64_t batch_tokens, int64_t wall_ms,
                       struct err *err) {
@@ -104,7 +104,8 @@ enum rc next_job_find(struct next_job *out, struct readers *readers, struct run_
   out->found = rc == RC_OK && out->stored;
   if (rc != RC_OK || out->found || a->round_state == ROUND_STEPPING) return rc;
   if (x->config.mode == MODE_INFLIGHT && a->round_state != ROUND_OPEN) return rc; /* the step has all that it takes */
-  return batch_find(out, readers, x, a, at_trainer, batch_tokens, wall_ms, err);
+  rc = batch_find(out, readers, x, a, at_trainer, batch_tokens, wall_ms, err);
+  return rc == RC_OK && out->found ? planned_meanwhile(out, readers, a, newest, err) : rc;
 }
 
 enum rc next_job_plan(struct core *c, struct next_job *job, struct err *err) {

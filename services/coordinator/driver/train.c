@@ -2,6 +2,7 @@
 #include "services/coordinator/driver/train.h"
 
 #include <inttypes.h>
+#include <limits.h>
 
 #include "common/base/log.h"
 #include "services/coordinator/driver/next.h"
@@ -57,11 +58,10 @@ static void sent_begin(struct driver *d, const struct active_run *a) {
 static enum rc send_next(struct driver *d, const struct active_run *a, struct next_job *next, struct err *err) {
   if (!next->stored) {
     const enum rc rc = next_job_plan(d->core, next, err);
-    if (rc == RC_CONFLICT && d->context->config.mode == MODE_INFLIGHT)
-      return RC_OK; /* a group was dropped: others are chosen */
+    if (rc == RC_CONFLICT) return RC_OK; /* the writer has planned them, or one was dropped: look again */
     if (rc != RC_OK) return rc;
-    fault_die(COORDINATOR_FAULT_DIE_AFTER_PLAN, a->round);
   }
+  fault_die(COORDINATOR_FAULT_DIE_AFTER_PLAN, a->round);
   return send_job(d, a, &next->job, next->stored && !d->sent.first, err);
 }
 
@@ -75,7 +75,7 @@ enum rc train_round(struct driver *d, const struct active_run *a, struct err *er
     if (rc == RC_OK && next.found) rc = send_next(d, a, &next, err);
   }
   if (rc == RC_OK) d->groups_wanted = next.groups_wanted;
-  core_await_groups(d->core, batch_answers_at_trainer(d->answers) == 0);
+  core_await_groups(d->core, rc == RC_OK ? next.groups_wanted : INT_MAX, batch_answers_at_trainer(d->answers) == 0);
   if (rc != RC_OK) {
     d->sent.run = 0; /* the next pass asks for all batches again */
     return rc;

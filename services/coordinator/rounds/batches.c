@@ -2,6 +2,7 @@
 #include "services/coordinator/rounds/batches.h"
 
 #include <inttypes.h>
+#include <limits.h>
 
 #include "common/base/log.h"
 #include "services/coordinator/decide/batching.h"
@@ -235,6 +236,15 @@ enum rc batches_select(struct batch_plan *plan, struct store *s, struct run_cont
   return rc == RC_OK ? plan_groups(plan, &sealed, &by, err) : rc;
 }
 
+int batches_worth(const struct batch_plan *plan, const struct run_config *config, bool round_open, bool trainer_idle) {
+  const struct batch_need need = {.trainer_idle = trainer_idle,
+                                  .round_open = round_open,
+                                  .completes = plan->completes,
+                                  .groups_per_round = config->groups_per_round,
+                                  .missing = config->groups_per_step ? plan->missing : INT_MAX};
+  return batching_worth(&need);
+}
+
 /* ---- storing a plan ---- */
 
 /* How many of the batch's groups bring what a preprocessor computed: no result is taken from now on. */
@@ -302,6 +312,45 @@ enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err
   if (rc == RC_OK) rc = groups_submit(c, m, err);
   if (rc == RC_OK && m->completes && !stream) rc = inner_steps_plan(c, m->run, m->round, &m->inner, err);
   return rc == RC_OK ? plan_count(c, m, err) : rc;
+}
+
+/* The run's newest round, and the number of its next batch.  *takes: its groups may go into one now. */
+static enum rc round_of_batches(struct core *c, struct batch_plan *plan, bool *takes, bool *open, struct err *err) {
+  struct rows q;
+  bool row = false;
+  enum rc rc = store_query(c->store, &q, err,
+                           "SELECT round, state, (SELECT coalesce(max(number) + 1, 0) FROM batches b WHERE b.run = "
+                           "r.run AND b.round = r.round) FROM rounds r WHERE run = ?1 ORDER BY round DESC LIMIT 1",
+                           BINDS(b_int(plan->run)));
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  *takes = *open = false;
+  if (rc == RC_OK && row) {
+    const int64_t state = rows_int(&q, 1);
+    plan->round = rows_int(&q, 0);
+    plan->number = rows_int(&q, 2);
+    *open = state == ROUND_OPEN;
+    *takes = *open || (state == ROUND_TRAINING && c->context->config.mode != MODE_INFLIGHT);
+  }
+  rows_end(&q);
+  return rc;
+}
+
+enum rc batches_plan_sealed(struct core *c, bool trainer_idle, bool *planned, struct err *err) {
+  const struct batch_moment moment = {.wall_ms = c->wall_ms, .trainer_idle = trainer_idle};
+  struct arena arena = ARENA_INIT;
+  bool takes, open;
+  *planned = false;
+  if (!c->context) return RC_OK;
+  struct batch_plan plan = {.run = c->context->run};
+  enum rc rc = round_of_batches(c, &plan, &takes, &open, err);
+  if (rc == RC_OK && takes)
+    rc = batches_select(&plan, c->store, c->context, &moment, c->options.batch_tokens, &arena, err);
+  if (rc == RC_OK && plan.groups > 0 && plan.groups >= batches_worth(&plan, &c->context->config, open, trainer_idle)) {
+    rc = batches_plan(c, &plan, err);
+    *planned = rc == RC_OK;
+  }
+  arena_free(&arena);
+  return rc;
 }
 
 /* ---- planning ahead ---- */

@@ -9,10 +9,11 @@
  * batches_select reads, on the driver's thread; the rest is the writer's, inside the caller's savepoint.  A plan is
  * stored before anything is sent, so that a restart sends the same batch.  A group is in one batch only (I5).
  *
- * In `inflight` the writer selects too: what waits when a step begins is planned as the first batch of the round behind
- * it, so that the trainer has it before it has the version that computes it.  That round is not open yet: its groups
- * name it and are as far ahead of the trainer as they were (stream.c), and the batch is stored and counted with the
- * round (batches_open).
+ * Where the trainer has room the writer selects too, with the sealing itself (batches_plan_sealed): a batch then costs
+ * one commit before it is sent.  So it does in `inflight`: what waits when a step begins is planned as the first batch
+ * of the round behind it, so that the trainer has it before it has the version that computes it.  That round is not
+ * open yet: its groups name it and are as far ahead of the trainer as they were (stream.c), and the batch is stored and
+ * counted with the round (batches_open).
  *
  * Previous hop of a rollout: group_seal.c.  Next: driver/batch_build.c makes the message. */
 #ifndef LEASEHOLD_COORDINATOR_ROUNDS_BATCHES_H
@@ -57,8 +58,14 @@ struct batch_answer {
  * lives in the arena; groups 0: none is sealed, or each waits for a preprocessor. */
 enum rc batches_select(struct batch_plan *plan, struct store *s, struct run_context *x,
                        const struct batch_moment *moment, int64_t tokens_max, struct arena *arena, struct err *err);
+/* How many groups are worth a batch (decide/batching.h), of which the plan holds those that are at hand.  round_open:
+ * groups of its round are still sampled. */
+int batches_worth(const struct batch_plan *plan, const struct run_config *config, bool round_open, bool trainer_idle);
 /* From this commit on, a restart takes the batch as submitted.  RC_CONFLICT when a group is not sealed. */
 enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err);
+/* In the transaction in which groups were sealed that the trainer has room for: plans the batch that the driver would
+ * plan next, so that it need only send it.  *planned: there was one. */
+enum rc batches_plan_sealed(struct core *c, bool trainer_idle, bool *planned, struct err *err);
 /* `inflight`: a round that has just been opened has its first batch, planned ahead of it or else now, if anything
  * waits. */
 enum rc batches_open(struct core *c, int64_t run, int64_t round, struct err *err);

@@ -6,6 +6,7 @@
 #include "services/coordinator/pool/pool.h"
 #include "services/coordinator/pool/trainer_place.h"
 #include "services/coordinator/pool/workers.h"
+#include "services/coordinator/rounds/batches.h"
 #include "services/coordinator/rounds/group_timeout.h"
 #include "services/coordinator/records/retention.h"
 #include "services/coordinator/rounds/rounds.h"
@@ -49,4 +50,10 @@ static enum rc put_off(struct core *c, int64_t ms, struct err *err) {
 }
 
 const struct core_callbacks tick_callbacks = {
-    .create = create, .destroy = destroy, .begin = begin, .tick = tick, .put_off = put_off};
+    .create = create,
+    .destroy = destroy,
+    .begin = begin,
+    .tick = tick,
+    .put_off = put_off,
+    .sealed = batches_plan_sealed,
+};

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -42,7 +43,8 @@ struct writer {
   size_t queue_max;
   pthread_t thread;
   bool started, threaded; /* threaded: it was started once */
-  atomic_bool broken, groups_awaited;
+  atomic_bool broken, trainer_idle;
+  atomic_int groups_awaited, groups_came; /* came: sealed since it was last said how many are awaited */
   void (*_Atomic kick)(void *context, int sealed); /* set behind its context */
   void *kick_context;
   void (*_Atomic check)(void *context);
@@ -100,7 +102,12 @@ void core_set_check(struct core *c, void (*check)(void *context), void *context)
   w->check_context = context;
   atomic_store(&w->check, check);
 }
-void core_await_groups(struct core *c, bool awaited) { atomic_store(&writer_of(c)->groups_awaited, awaited); }
+void core_await_groups(struct core *c, int groups, bool trainer_idle) {
+  struct writer *w = writer_of(c);
+  atomic_store(&w->trainer_idle, trainer_idle);
+  atomic_store(&w->groups_came, 0);
+  atomic_store(&w->groups_awaited, groups);
+}
 void core_await_checks(struct core *c, bool awaited) { atomic_store(&writer_of(c)->checks_awaited, awaited); }
 
 /* ---- requests come and go ---- */
@@ -302,6 +309,31 @@ static void parked_serve(struct writer *w, struct command **done) {
   while (w->core.samples_due);
 }
 
+static enum rc sealed_execute(struct core *c, struct command *cmd, struct err *err) {
+  struct writer *w = writer_of(c);
+  bool planned = false;
+  (void)cmd;
+  const enum rc rc = c->options.callbacks->sealed(c, atomic_load(&w->trainer_idle), &planned, err);
+  if (rc == RC_OK && planned) core_await_groups(c, INT_MAX, false); /* until the driver has sent it */
+  return rc;
+}
+
+/* With the last of the groups that the trainer has room for, the batch that takes them is stored: one commit in place
+ * of two before it may be sent.  Preprocessors that wait for such groups come first, and what a plan moves may be given
+ * to polls again.  A round's end (kick_due) may make fewer worth a batch.  What is not planned here, or fails, is left
+ * to the driver. */
+static bool sealed_serve(struct writer *w) {
+  struct core *c = &w->core;
+  struct err err;
+  const int awaited = atomic_load(&w->groups_awaited);
+  if (c->sealed == 0 || awaited == INT_MAX) return false;
+  if (atomic_fetch_add(&w->groups_came, c->sealed) + c->sealed < awaited && !c->kick_due) return false;
+  const enum rc rc = in_savepoint(c, sealed_execute, NULL, &err);
+  if (rc == RC_IO) w->store_failed = true;
+  if (rc != RC_OK) log_debug("no batch was planned with the groups that were sealed: %s", err.message);
+  return rc == RC_OK;
+}
+
 static void commit_failed(struct writer *w, struct command *done, const struct err *err) {
   struct core *c = &w->core;
   log_error("the transaction could not be committed, the coordinator ends: %s", err->message);
@@ -327,7 +359,7 @@ static enum rc put_off(struct core *c, int64_t ms, struct err *err) {
  * are here nobody else is likely to come soon. */
 static struct command *company(struct writer *w, size_t taken, bool patient, int64_t begun_us) {
   const struct core *c = &w->core;
-  const bool awaited = c->kick_due || (c->sealed && atomic_load(&w->groups_awaited)) ||
+  const bool awaited = c->kick_due || (c->sealed && atomic_load(&w->trainer_idle)) ||
                        (c->checks_due && atomic_load(&w->checks_awaited));
   const int64_t passed_us = monotonic_us(c) - begun_us;
   void *item;
@@ -363,6 +395,7 @@ static void transact(struct writer *w, struct command *first) {
     cmd = n + 1 < GROUP_COMMANDS ? company(w, n + 1, patient, begun_us) : NULL;
   }
   if (rc == RC_OK && !w->store_failed) parked_serve(w, &done);
+  if (rc == RC_OK && !w->store_failed && sealed_serve(w)) parked_serve(w, &done);
   if (rc == RC_OK && w->store_failed)
     rc = err_set(&err, RC_IO, NULL, "the database could not be written (is the disk full?)");
   if (rc == RC_OK && !store_in_transaction(c->store))
@@ -574,6 +607,7 @@ enum rc core_create(struct core **out, const struct core_options *options, struc
   cond_init(&w->called);
   metrics_make(w);
   w->lock_file = -1;
+  core_await_groups(c, INT_MAX, false);
   enum rc rc = c->options.callbacks->create(c, err);
   if (rc == RC_OK) rc = database_open(w, err);
   if (rc == RC_OK) rc = hub_create(&w->hub, w->readers, err);

@@ -51,9 +51,10 @@ size_t core_queued(struct core *c);
 void core_set_kick(struct core *c, void (*kick)(void *context, int sealed), void *context);
 /* Called after every commit behind which more groups wait for a check. */
 void core_set_check(struct core *c, void (*check)(void *context), void *context);
-/* Whether the trainer stands still until the next group is sealed: a sealing then commits at once instead of waiting
- * to be grouped with other commands. */
-void core_await_groups(struct core *c, bool awaited);
+/* So many groups more, once sealed, are worth a batch; INT_MAX: the trainer has no room for one.  The batch is planned
+ * in the transaction that seals the last of them (core_callbacks.sealed).  trainer_idle: it stands still until then; a
+ * sealing commits at once instead of waiting to be grouped with other commands. */
+void core_await_groups(struct core *c, int groups, bool trainer_idle);
 /* Likewise, until the next group waits for a check. */
 void core_await_checks(struct core *c, bool awaited);
 

@@ -26,6 +26,9 @@ struct core_callbacks {
   enum rc (*tick)(struct core *c, int64_t *next_ms, struct err *err);
   enum rc (*put_off)(struct core *c, int64_t ms,
                      struct err *err); /* in a transaction: nobody could be heard for so long */
+  /* In a savepoint: as many groups were sealed, some in this transaction, as core_await_groups was told of.  *planned:
+   * a batch takes them now. */
+  enum rc (*sealed)(struct core *c, bool trainer_idle, bool *planned, struct err *err);
 };
 
 struct core_options {

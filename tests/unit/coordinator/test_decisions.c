@@ -2,6 +2,7 @@
  * comparison of log-probabilities. What would break: groups are served in another order, a lease spans groups, a batch
  * exceeds its budget, the control run learns, a dataset is read from outside the data directory, an inexact round is
  * called exact. */
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -69,6 +70,20 @@ static void batches_hold_whole_groups_under_the_budget(void **state) {
   assert_int_equal(batching_select(tokens + 4, 3, 100), 2);
   assert_int_equal(batching_select(tokens, 7, INT64_MAX), 7);
   assert_int_equal(batching_select(tokens, 0, 100), 0);
+}
+
+static void a_batch_waits_for_groups_only_while_the_trainer_has_work(void **state) {
+  (void)state;
+  struct batch_need need = {.round_open = true, .groups_per_round = 64, .missing = INT_MAX};
+  assert_int_equal(batching_worth(&need), 4); /* a sixteenth of the round */
+  need.missing = 3;
+  assert_int_equal(batching_worth(&need), 3);
+  need.completes = true;
+  assert_int_equal(batching_worth(&need), 1);
+  need = (struct batch_need){.round_open = true, .trainer_idle = true, .groups_per_round = 64, .missing = INT_MAX};
+  assert_int_equal(batching_worth(&need), 1);
+  need = (struct batch_need){.groups_per_round = 64, .missing = INT_MAX}; /* the last groups of a round */
+  assert_int_equal(batching_worth(&need), 1);
 }
 
 static void expiry_goes_by_the_time_passed_in(void **state) {
@@ -259,6 +274,7 @@ int main(void) {
       cmocka_unit_test(plan_respects_its_bounds),
       cmocka_unit_test(share_spreads_the_tail),
       cmocka_unit_test(batches_hold_whole_groups_under_the_budget),
+      cmocka_unit_test(a_batch_waits_for_groups_only_while_the_trainer_has_work),
       cmocka_unit_test(expiry_goes_by_the_time_passed_in),
       cmocka_unit_test(a_workers_clock_is_known_by_its_quickest_message),
       cmocka_unit_test(shuffled_rewards_are_a_permutation_that_depends_on_the_group),

@@ -1,6 +1,9 @@
-/* Pipelined rounds and refills over real HTTP. What would break: a complete group waits for the rest of its round; a
- * step begins with a group missing; a refill depends on which group was first; a round hangs on filtered groups; the
- * next round begins with prompts that a refill has used. */
+/* Pipelined rounds and refills over real HTTP. What would break: a complete group waits for the rest of its round, or
+ * for a second commit; a step begins with a group missing; a refill depends on which group was first; a round hangs on
+ * filtered groups; the next round begins with prompts that a refill has used. */
+#include <limits.h>
+
+#include "services/coordinator/driver/driver.h"
 #include "tests/unit/coordinator/fake_server.h"
 #include "services/coordinator/decide/states.h"
 
@@ -36,6 +39,31 @@ static void a_complete_group_is_trained_while_others_are_open(void **state) {
   assert_int_equal(f->trainer.last_groups, 3);
   assert_true(f->trainer.last_denominator == 36);
   assert_int_equal(read_int_of(f, "SELECT count(*) FROM groups WHERE run = ?1 AND state = 3", 1), 3);
+}
+
+/* Without a driver, in whose place the test says what the trainer has room for. */
+static void a_batch_is_planned_with_the_sealing_of_its_last_group(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease leases[3];
+  register_server(f, &s, "gen-1");
+  post_run(f, RUN("\"mode\":\"pipelined\",\"rounds\":1}"));
+  collect_leases(f, &s, leases, 3);
+  driver_has_looked(f);
+  struct driver *stopped = f->driver;
+  driver_stop(stopped);
+  f->driver = NULL;
+  core_await_groups(f->core, INT_MAX, false);
+  answer_lease(f, &s, &leases[2]);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM batches"), 0);
+  core_await_groups(f->core, 1, true);
+  answer_lease(f, &s, &leases[0]);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM batches WHERE groups = 2"), 1);
+  answer_lease(f, &s, &leases[1]); /* the trainer has a batch now: no more are planned until the driver asks for them */
+  assert_int_equal(read_int(f, "SELECT count(*) FROM batches"), 1);
+  assert_int_equal(read_int_of(f, "SELECT groups_sealed FROM rounds WHERE run = ?1", 1), 1);
+  coordinator_down(f);
+  driver_destroy(stopped);
 }
 
 static void in_sync_nothing_is_sent_before_the_last_group(void **state) {
@@ -134,6 +162,7 @@ static void a_round_is_refilled_a_limited_number_of_times(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(a_complete_group_is_trained_while_others_are_open),
+      CASE(a_batch_is_planned_with_the_sealing_of_its_last_group),
       CASE(in_sync_nothing_is_sent_before_the_last_group),
       CASE(a_round_whose_last_group_is_filtered_goes_on),
       CASE(refills_take_the_next_prompts_in_any_order_of_completion),
