@@ -308,19 +308,34 @@ static void write_f32(float *restrict keys, float *restrict values, const float 
   for (int e = 0; e < E; e++) values[2 * e] = v[e];
 }
 
-static void write_row(const struct kv_write_args *c, size_t t) {
+/* Where the key and the value of row t's head 0 lie in the pool, in operands, and the distance to the next head's. */
+struct kv_place {
+  size_t key, next_key, value, next_value;
+};
+
+static inline struct kv_place kv_place_of(const struct kv_write_args *c, size_t t) {
   const struct kv_layer *kv = c->kv;
-  int position = c->rows->position[t], pt = kv->page_tokens, offset = position % pt, E = kv->E;
+  const int position = c->rows->position[t], pt = kv->page_tokens, offset = position % pt;
   const int32_t *pages = c->rows->pages + (size_t)c->rows->sequence[t] * (size_t)c->rows->pages_per_sequence;
   assert(position >= 0 && position / pt < c->rows->pages_per_sequence);
+  const size_t tile = (size_t)round_up(kv->E, 32) * 16, row = (size_t)round_up(kv->E, 16);
+  const size_t head = (size_t)pages[position / pt] * (size_t)kv->G;
+  const size_t pair = c->links ? (size_t)(offset / 4 * 2 + offset % 2) : (size_t)(offset / 2),
+               second = (size_t)(c->links ? offset % 4 < 2 : offset % 2);
+  const size_t next_key = (size_t)(pt / 16) * tile, next_value = (size_t)pt * row;
+  return (struct kv_place){.key = head * next_key + (size_t)(offset / 16) * tile + (size_t)(offset % 16) * 2,
+                           .next_key = next_key,
+                           .value = head * next_value + pair * 2 * row + second,
+                           .next_value = next_value};
+}
+
+static void write_row(const struct kv_write_args *c, size_t t) {
+  const struct kv_layer *kv = c->kv;
+  const struct kv_place at = kv_place_of(c, t);
+  const int E = kv->E;
   for (int g = 0; g < kv->G; g++) {
-    size_t head = (size_t)pages[position / pt] * (size_t)kv->G + (size_t)g,
-           from = (row_of(c->row, t) * (size_t)kv->G + (size_t)g) * (size_t)E;
-    size_t key =
-        (head * (size_t)(pt / 16) + (size_t)(offset / 16)) * (size_t)round_up(E, 32) * 16 + (size_t)(offset % 16) * 2;
-    size_t pair = c->links ? (size_t)(offset / 4 * 2 + offset % 2) : (size_t)(offset / 2),
-           second = (size_t)(c->links ? offset % 4 < 2 : offset % 2);
-    size_t value = (head * (size_t)pt + pair * 2) * (size_t)round_up(E, 16) + second;
+    const size_t from = (row_of(c->row, t) * (size_t)kv->G + (size_t)g) * (size_t)E;
+    const size_t key = at.key + (size_t)g * at.next_key, value = at.value + (size_t)g * at.next_value;
     if (c->links)
       write_bf16((uint16_t *)kv->keys + key, (uint16_t *)kv->values + value, (const uint16_t *)c->k + from,
                  (const uint16_t *)c->v + from, E, true);
@@ -333,7 +348,60 @@ static void write_row(const struct kv_write_args *c, size_t t) {
   }
 }
 
+/* Are rows t to t + 3 bf16 at four positions of a sequence that share words of values and lie side by side in a tile of
+ * keys? */
+static inline bool four_rows(const struct kv_write_args *c, size_t t, size_t end) {
+  if (c->operand_bytes != 2 || c->kv->E % EIGHT != 0 || t + 4 > end || c->rows->position[t] % 4 != 0) return false;
+  for (size_t i = 1; i < 4; i++)
+    if (c->rows->sequence[t + i] != c->rows->sequence[t] || c->rows->position[t + i] != c->rows->position[t] + (int)i)
+      return false;
+  return true;
+}
+
+/* Eight elements of two values, one in every first place and one in every second. */
+static inline void store_pair(uint16_t *to, __m128i first, __m128i second) {
+  _mm_storeu_si128((void *)to, _mm_unpacklo_epi16(first, second));
+  _mm_storeu_si128((void *)(to + EIGHT), _mm_unpackhi_epi16(first, second));
+}
+
+/* Such four rows, by eight elements of each at once. */
+static inline void write_four(const struct kv_write_args *c, size_t t, bool links) {
+  const struct kv_layer *kv = c->kv;
+  const struct kv_place at = kv_place_of(c, t);
+  const size_t pair = 2 * (size_t)round_up(kv->E, 16), E = (size_t)kv->E;
+  for (size_t g = 0; g < (size_t)kv->G; g++) {
+    uint32_t *keys = (uint32_t *)kv->keys + (at.key + g * at.next_key) / 2;
+    uint16_t *values = (uint16_t *)kv->values + at.value / 2 * 2 + g * at.next_value;
+    const uint16_t *k[4], *v[4];
+    for (size_t i = 0; i < 4; i++) {
+      const size_t from = (row_of(c->row, t + i) * (size_t)kv->G + g) * E;
+      k[i] = (const uint16_t *)c->k + from;
+      v[i] = (const uint16_t *)c->v + from;
+    }
+    for (size_t e = 0; e < E; e += EIGHT, keys += 4 * ROWS, values += 2 * EIGHT) {
+      __m128i row[4];
+      for (int i = 0; i < 4; i++) row[i] = words_of_eight(_mm_loadu_si128((const void *)(k[i] + e)), links);
+      transpose_words(row);
+      for (int word = 0; word < 4; word++) _mm_storeu_si128((void *)(keys + word * ROWS), row[word]);
+      for (int i = 0; i < 4; i++) row[i] = _mm_loadu_si128((const void *)(v[i] + e));
+      store_pair(values, row[links ? 2 : 0], row[links ? 0 : 1]);
+      store_pair(values + pair, row[links ? 3 : 2], row[links ? 1 : 3]);
+    }
+  }
+}
+
 void cpu_kv_write(const void *args, size_t begin, size_t end, void *scratch) {
+  const struct kv_write_args *c = args;
   (void)scratch;
-  for (size_t t = begin; t < end; t++) write_row(args, t);
+  for (size_t t = begin; t < end;) {
+    if (!four_rows(c, t, end)) {
+      write_row(c, t++);
+      continue;
+    }
+    if (c->links)
+      write_four(c, t, true);
+    else
+      write_four(c, t, false);
+    t += 4;
+  }
 }

@@ -348,6 +348,34 @@ static void attention_alone_on(const struct machine *m, const struct attention_c
   same_floats(m, "attention's lse of lone rows", lse, want_lse, STEP * H);
 }
 
+/* Rows that are written together, but for `apart` at either end, lie as those that are written one by one, the last one
+ * first. */
+static void kv_write_on(const struct machine *m, const struct attention_data *d, const struct rows *all, int apart) {
+  const struct ops *o = m->ops;
+  const struct kv_layer *kv = &d->kv;
+  const size_t places = (size_t)(SEQUENCES * d->pages_per_sequence + 1) * (size_t)(kv->G * kv->page_tokens);
+  const size_t keys = places * (size_t)round_up(kv->E, 32), values = places * (size_t)round_up(kv->E, 16);
+  const size_t GE = (size_t)(kv->G * kv->E), row = GE * o->operand_bytes;
+  const char *k = as_operands(m, d->k, (size_t)d->T * GE), *v = as_operands(m, d->v, (size_t)d->T * GE);
+  struct kv_layer pool[2] = {*kv, *kv};
+  for (int i = 0; i < 2; i++) {
+    pool[i].keys = new_operands(m, keys);
+    pool[i].values = new_operands(m, values);
+    memcpy(pool[i].values, kv->values, values * o->operand_bytes);
+    for (int t = d->T - 1, end = d->T; t >= 0; t--) {
+      if (i == 0 && t > apart && t < d->T - apart) continue; /* they go with the row at `apart` */
+      struct rows some = *all;
+      some.T = end - t;
+      some.sequence = all->sequence + t;
+      some.position = all->position + t;
+      o->kv_write(o, &pool[i], &some, k + (size_t)t * row, v + (size_t)t * row, NULL);
+      end = t;
+    }
+  }
+  assert_memory_equal(pool[0].keys, pool[1].keys, keys * o->operand_bytes);
+  assert_memory_equal(pool[0].values, pool[1].values, values * o->operand_bytes);
+}
+
 static void attention_case_on(const struct machine *m, const struct attention_case *c) {
   const struct ops *o = m->ops;
   float scale = 0.37f;
@@ -363,6 +391,7 @@ static void attention_case_on(const struct machine *m, const struct attention_ca
                       .cap = cap};
   void *out = new_operands(m, T * HE), *q = as_operands(m, d.q, T * HE);
   float *lse = zeros(T * (size_t)c->H);
+  kv_write_on(m, &d, &rows, c->H % 6);
   o->kv_write(o, &d.kv, &rows, as_operands(m, d.k, T * GE), as_operands(m, d.v, T * GE), NULL);
   o->attention(o, out, lse, q, &d.kv, &rows, c->H, scale);
   same_operands(m, "attention", out, d.want, T * HE);
