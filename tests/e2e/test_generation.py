@@ -10,18 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from harness import Cluster, call, exchange
+from harness import Standalone, call, exchange
 
 GREEDY = {"input_ids": list(b"7+5*3-4="), "sampling_params": {"max_new_tokens": 12, "temperature": 0, "ignore_eos": True}}
 NOWHERE = "0" * 64
 
 
-class Standalone(Cluster):
+class Servers(Standalone):
     """Generation-servers alone: no coordinator, a push is its own word."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.services = []
 
     def server(self, name, model, *args):
         return self.start(name, "generation-server", ["--model", model, *args])
@@ -29,7 +25,7 @@ class Standalone(Cluster):
 
 @pytest.fixture(scope="module")
 def alone(base_model, tmp_path_factory):
-    with Standalone(tmp_path_factory.mktemp("generation")) as made:
+    with Servers(tmp_path_factory.mktemp("generation")) as made:
         made.gen = made.server("gen", base_model, "--slots", 4, "--context-max", 96, "--log-level", "warn")
         made.model = base_model
         yield made

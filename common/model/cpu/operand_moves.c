@@ -11,10 +11,13 @@
 
 #include "common/model/cpu/kernels.h"
 
-/* Where element k of a row lies from its first tile element on. */
-static inline size_t along(int k, bool links) {
-  return links ? (size_t)(k / 4 * 2 + k % 2) * 32 + (k % 4 < 2) : (size_t)(k / 2) * 32 + (size_t)(k % 2);
+/* Where element k of those that lie in pairs begins, `next` elements from a pair to the next one. */
+static inline size_t in_pairs(int k, size_t next, bool links) {
+  return links ? (size_t)(k / 4 * 2 + k % 2) * next + (k % 4 < 2) : (size_t)(k / 2) * next + (size_t)(k % 2);
 }
+
+/* Where element k of a row lies from its first tile element on. */
+static inline size_t along(int k, bool links) { return in_pairs(k, 32, links); }
 
 /* Where row n begins in the tiles. */
 static inline size_t tile_row(int n, int K32) { return ((size_t)n / 16 * (size_t)(K32 / 2) * 16 + (size_t)n % 16) * 2; }
@@ -320,12 +323,10 @@ static inline struct kv_place kv_place_of(const struct kv_write_args *c, size_t 
   assert(position >= 0 && position / pt < c->rows->pages_per_sequence);
   const size_t tile = (size_t)round_up(kv->E, 32) * 16, row = (size_t)round_up(kv->E, 16);
   const size_t head = (size_t)pages[position / pt] * (size_t)kv->G;
-  const size_t pair = c->links ? (size_t)(offset / 4 * 2 + offset % 2) : (size_t)(offset / 2),
-               second = (size_t)(c->links ? offset % 4 < 2 : offset % 2);
   const size_t next_key = (size_t)(pt / 16) * tile, next_value = (size_t)pt * row;
   return (struct kv_place){.key = head * next_key + (size_t)(offset / 16) * tile + (size_t)(offset % 16) * 2,
                            .next_key = next_key,
-                           .value = head * next_value + pair * 2 * row + second,
+                           .value = head * next_value + in_pairs(offset, 2 * row, c->links),
                            .next_value = next_value};
 }
 
@@ -371,7 +372,7 @@ static inline void write_four(const struct kv_write_args *c, size_t t, bool link
   const size_t pair = 2 * (size_t)round_up(kv->E, 16), E = (size_t)kv->E;
   for (size_t g = 0; g < (size_t)kv->G; g++) {
     uint32_t *keys = (uint32_t *)kv->keys + (at.key + g * at.next_key) / 2;
-    uint16_t *values = (uint16_t *)kv->values + at.value / 2 * 2 + g * at.next_value;
+    uint16_t *values = (uint16_t *)kv->values + at.value / 2 * 2 + g * at.next_value; /* a pair's first place */
     const uint16_t *k[4], *v[4];
     for (size_t i = 0; i < 4; i++) {
       const size_t from = (row_of(c->row, t + i) * (size_t)kv->G + g) * E;

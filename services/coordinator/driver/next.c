@@ -47,14 +47,8 @@ static enum rc plan_execute(struct core *c, struct command *cmd, struct err *err
   return batches_plan(c, cmd->message, err);
 }
 
-/* The number of a new batch. */
-static enum rc number_new(struct store *s, const struct active_run *a, int64_t *out, struct err *err) {
-  return store_int(s, out, err, "SELECT coalesce(max(number) + 1, 0) FROM batches WHERE run = ?1 AND round = ?2",
-                   BINDS(b_int(a->run), b_int(a->round)));
-}
-
-/* Nothing is found when nothing is trainable just now, or not yet enough. */
-static enum rc batch_find(struct next_job *out, struct readers *readers, struct run_context *x,
+/* A batch of that number.  Nothing is found when nothing is trainable just now, or not yet enough. */
+static enum rc batch_find(struct next_job *out, int64_t number, struct readers *readers, struct run_context *x,
                           const struct active_run *a, int at_trainer, int64_t batch_tokens, int64_t wall_ms,
                           struct err *err) {
   const struct batch_moment moment = {.wall_ms = wall_ms, .trainer_idle = at_trainer == 0};
@@ -62,11 +56,10 @@ static enum rc batch_find(struct next_job *out, struct readers *readers, struct 
   if (!cmd) return err_set(err, RC_NO_MEMORY, NULL, "a command was refused memory");
   struct batch_plan *m = cmd->message;
   struct store *s;
-  *m = (struct batch_plan){.run = a->run, .round = a->round};
+  *m = (struct batch_plan){.run = a->run, .round = a->round, .number = number};
   enum rc rc = readers_take(readers, &s, err);
   if (rc == RC_OK) {
-    rc = number_new(s, a, &m->number, err);
-    if (rc == RC_OK) rc = batches_select(m, s, x, &moment, batch_tokens, &cmd->arena, err);
+    rc = batches_select(m, s, x, &moment, batch_tokens, &cmd->arena, err);
     readers_give(readers, s);
   }
   const int worth = batches_worth(m, &x->config, a->round_state == ROUND_OPEN, at_trainer == 0);
@@ -82,30 +75,29 @@ static enum rc batch_find(struct next_job *out, struct readers *readers, struct 
   return rc;
 }
 
-/* The writer plans batches too, and may have planned one since it was looked for: that one comes first.  One that it
- * plans after this has the number of the batch that was found here, whose plan then fails. */
-static enum rc planned_meanwhile(struct next_job *out, struct readers *readers, const struct active_run *a,
-                                 const struct round_job *newest, struct err *err) {
-  struct round_job planned;
-  const enum rc rc = round_job_next(readers, a->run, a->round, newest, true, &planned, &out->stored, err);
-  if (rc == RC_OK && !out->stored) return RC_OK;
-  command_free(out->plan);
-  out->plan = NULL;
-  out->job = planned;
+static enum rc number_read(int64_t *out, struct readers *readers, const struct active_run *a, struct err *err) {
+  struct store *s;
+  enum rc rc = readers_take(readers, &s, err);
+  if (rc != RC_OK) return rc;
+  rc = batches_number(out, s, a->run, a->round, err);
+  readers_give(readers, s);
   return rc;
 }
 
+/* The writer plans batches too.  So the number of a new one is read before it is asked what is stored: whatever the
+ * writer plans after that is either found, or has the number, and then the plan of this batch fails. */
 enum rc next_job_find(struct next_job *out, struct readers *readers, struct run_context *x, const struct active_run *a,
                       const struct round_job *newest, int at_trainer, int64_t batch_tokens, int64_t wall_ms,
                       struct err *err) {
   *out = (struct next_job){.groups_wanted = at_trainer >= AHEAD ? INT_MAX : 1};
   if (at_trainer >= AHEAD) return RC_OK;
-  enum rc rc = round_job_next(readers, a->run, a->round, newest, true, &out->job, &out->stored, err);
+  int64_t number = 0;
+  enum rc rc = number_read(&number, readers, a, err);
+  if (rc == RC_OK) rc = round_job_next(readers, a->run, a->round, newest, true, &out->job, &out->stored, err);
   out->found = rc == RC_OK && out->stored;
   if (rc != RC_OK || out->found || a->round_state == ROUND_STEPPING) return rc;
   if (x->config.mode == MODE_INFLIGHT && a->round_state != ROUND_OPEN) return rc; /* the step has all that it takes */
-  rc = batch_find(out, readers, x, a, at_trainer, batch_tokens, wall_ms, err);
-  return rc == RC_OK && out->found ? planned_meanwhile(out, readers, a, newest, err) : rc;
+  return batch_find(out, number, readers, x, a, at_trainer, batch_tokens, wall_ms, err);
 }
 
 enum rc next_job_plan(struct core *c, struct next_job *job, struct err *err) {

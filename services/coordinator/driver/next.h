@@ -43,7 +43,8 @@ struct next_job {
 enum rc next_job_find(struct next_job *out, struct readers *readers, struct run_context *x, const struct active_run *a,
                       const struct round_job *newest, int at_trainer, int64_t batch_tokens, int64_t wall_ms,
                       struct err *err);
-/* Stores the found batch: it may be sent from then on. */
+/* Stores the found batch: it may be sent from then on.  RC_CONFLICT: the writer has planned one, or a group is not
+ * sealed any more; what is found now is another job. */
 enum rc next_job_plan(struct core *c, struct next_job *job, struct err *err);
 /* When no job is pending: the step begins if all is trained. */
 enum rc next_step_begin(struct core *c, const struct active_run *a, const struct run_config *config, struct err *err);

@@ -236,6 +236,11 @@ enum rc batches_select(struct batch_plan *plan, struct store *s, struct run_cont
   return rc == RC_OK ? plan_groups(plan, &sealed, &by, err) : rc;
 }
 
+enum rc batches_number(int64_t *out, struct store *s, int64_t run, int64_t round, struct err *err) {
+  return store_int(s, out, err, "SELECT coalesce(max(number) + 1, 0) FROM batches WHERE run = ?1 AND round = ?2",
+                   BINDS(b_int(run), b_int(round)));
+}
+
 int batches_worth(const struct batch_plan *plan, const struct run_config *config, bool round_open, bool trainer_idle) {
   const struct batch_need need = {.trainer_idle = trainer_idle,
                                   .round_open = round_open,
@@ -314,20 +319,18 @@ enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err
   return rc == RC_OK ? plan_count(c, m, err) : rc;
 }
 
-/* The run's newest round, and the number of its next batch.  *takes: its groups may go into one now. */
-static enum rc round_of_batches(struct core *c, struct batch_plan *plan, bool *takes, bool *open, struct err *err) {
+/* The run's newest round.  *takes: its groups may go into a batch now; *open: more of them are sampled. */
+static enum rc round_of_batches(struct core *c, int64_t *round, bool *takes, bool *open, struct err *err) {
   struct rows q;
   bool row = false;
-  enum rc rc = store_query(c->store, &q, err,
-                           "SELECT round, state, (SELECT coalesce(max(number) + 1, 0) FROM batches b WHERE b.run = "
-                           "r.run AND b.round = r.round) FROM rounds r WHERE run = ?1 ORDER BY round DESC LIMIT 1",
-                           BINDS(b_int(plan->run)));
+  enum rc rc =
+      store_query(c->store, &q, err, "SELECT round, state FROM rounds WHERE run = ?1 ORDER BY round DESC LIMIT 1",
+                  BINDS(b_int(c->context->run)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   *takes = *open = false;
   if (rc == RC_OK && row) {
     const int64_t state = rows_int(&q, 1);
-    plan->round = rows_int(&q, 0);
-    plan->number = rows_int(&q, 2);
+    *round = rows_int(&q, 0);
     *open = state == ROUND_OPEN;
     *takes = *open || (state == ROUND_TRAINING && c->context->config.mode != MODE_INFLIGHT);
   }
@@ -342,7 +345,8 @@ enum rc batches_plan_sealed(struct core *c, bool trainer_idle, bool *planned, st
   *planned = false;
   if (!c->context) return RC_OK;
   struct batch_plan plan = {.run = c->context->run};
-  enum rc rc = round_of_batches(c, &plan, &takes, &open, err);
+  enum rc rc = round_of_batches(c, &plan.round, &takes, &open, err);
+  if (rc == RC_OK && takes) rc = batches_number(&plan.number, c->store, plan.run, plan.round, err);
   if (rc == RC_OK && takes)
     rc = batches_select(&plan, c->store, c->context, &moment, c->options.batch_tokens, &arena, err);
   if (rc == RC_OK && plan.groups > 0 && plan.groups >= batches_worth(&plan, &c->context->config, open, trainer_idle)) {

@@ -58,10 +58,13 @@ struct batch_answer {
  * lives in the arena; groups 0: none is sealed, or each waits for a preprocessor. */
 enum rc batches_select(struct batch_plan *plan, struct store *s, struct run_context *x,
                        const struct batch_moment *moment, int64_t tokens_max, struct arena *arena, struct err *err);
+/* The number of the round's next batch.  Any thread. */
+enum rc batches_number(int64_t *out, struct store *s, int64_t run, int64_t round, struct err *err);
 /* How many groups are worth a batch (decide/batching.h), of which the plan holds those that are at hand.  round_open:
  * groups of its round are still sampled. */
 int batches_worth(const struct batch_plan *plan, const struct run_config *config, bool round_open, bool trainer_idle);
-/* From this commit on, a restart takes the batch as submitted.  RC_CONFLICT when a group is not sealed. */
+/* From this commit on, a restart takes the batch as submitted.  RC_CONFLICT when a group is not sealed, or the
+ * number is taken. */
 enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err);
 /* In the transaction in which groups were sealed that the trainer has room for: plans the batch that the driver would
  * plan next, so that it need only send it.  *planned: there was one. */

@@ -19,13 +19,19 @@ static void wait_batches(struct fixture *f, int n) {
   continue;
 }
 
-static void a_complete_group_is_trained_while_others_are_open(void **state) {
+/* One server holds the run's three groups. */
+static struct fixture *begin(void **state, struct fake_server *s, struct lease leases[3], const char *run) {
   struct fixture *f = *state;
+  register_server(f, s, "gen-1");
+  post_run(f, run);
+  collect_leases(f, s, leases, 3);
+  return f;
+}
+
+static void a_complete_group_is_trained_while_others_are_open(void **state) {
   struct fake_server s;
   struct lease leases[3];
-  register_server(f, &s, "gen-1");
-  post_run(f, RUN("\"mode\":\"pipelined\",\"rounds\":1}"));
-  collect_leases(f, &s, leases, 3);
+  struct fixture *f = begin(state, &s, leases, RUN("\"mode\":\"pipelined\",\"rounds\":1}"));
   answer_lease(f, &s, &leases[2]); /* the last one is the first to come */
   wait_batches(f, 1);
   assert_int_equal(read_int_of(f, "SELECT state FROM rounds WHERE run = ?1", 1), ROUND_OPEN);
@@ -43,12 +49,9 @@ static void a_complete_group_is_trained_while_others_are_open(void **state) {
 
 /* Without a driver, in whose place the test says what the trainer has room for. */
 static void a_batch_is_planned_with_the_sealing_of_its_last_group(void **state) {
-  struct fixture *f = *state;
   struct fake_server s;
   struct lease leases[3];
-  register_server(f, &s, "gen-1");
-  post_run(f, RUN("\"mode\":\"pipelined\",\"rounds\":1}"));
-  collect_leases(f, &s, leases, 3);
+  struct fixture *f = begin(state, &s, leases, RUN("\"mode\":\"pipelined\",\"rounds\":1}"));
   driver_has_looked(f);
   struct driver *stopped = f->driver;
   driver_stop(stopped);
@@ -67,12 +70,9 @@ static void a_batch_is_planned_with_the_sealing_of_its_last_group(void **state) 
 }
 
 static void in_sync_nothing_is_sent_before_the_last_group(void **state) {
-  struct fixture *f = *state;
   struct fake_server s;
   struct lease leases[3];
-  register_server(f, &s, "gen-1");
-  post_run(f, RUN("\"mode\":\"sync\",\"rounds\":1}"));
-  collect_leases(f, &s, leases, 3);
+  struct fixture *f = begin(state, &s, leases, RUN("\"mode\":\"sync\",\"rounds\":1}"));
   answer_lease(f, &s, &leases[0]);
   answer_lease(f, &s, &leases[1]);
   driver_has_looked(f);
@@ -83,12 +83,9 @@ static void in_sync_nothing_is_sent_before_the_last_group(void **state) {
 
 /* The last group is filtered after all others were trained: only this filtering can begin the step. */
 static void a_round_whose_last_group_is_filtered_goes_on(void **state) {
-  struct fixture *f = *state;
   struct fake_server s;
   struct lease leases[3];
-  register_server(f, &s, "gen-1");
-  post_run(f, RUN("\"filter\":{\"zero_advantage\":\"shrink\"},\"rounds\":1}"));
-  collect_leases(f, &s, leases, 3);
+  struct fixture *f = begin(state, &s, leases, RUN("\"filter\":{\"zero_advantage\":\"shrink\"},\"rounds\":1}"));
   answer_lease(f, &s, &leases[0]);
   answer_lease(f, &s, &leases[1]);
   AWAIT(read_int(f, "SELECT total(groups) FROM batches WHERE done = 1") == 2, "two groups are not trained") continue;
@@ -142,12 +139,10 @@ static void refills_take_the_next_prompts_in_any_order_of_completion(void **stat
 }
 
 static void a_round_is_refilled_a_limited_number_of_times(void **state) {
-  struct fixture *f = *state;
   struct fake_server s;
   struct lease leases[3];
-  register_server(f, &s, "gen-1");
-  post_run(f, RUN("\"filter\":{\"zero_advantage\":\"refill\",\"refill_max\":2},\"rounds\":1}"));
-  collect_leases(f, &s, leases, 3);
+  struct fixture *f =
+      begin(state, &s, leases, RUN("\"filter\":{\"zero_advantage\":\"refill\",\"refill_max\":2},\"rounds\":1}"));
   for (int i = 0; i < 3; i++) answer_lease_alike(f, &s, &leases[i], false);
   collect_leases(f, &s, leases, 2);
   for (int i = 0; i < 2; i++) answer_lease_alike(f, &s, &leases[i], false);
