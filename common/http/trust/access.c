@@ -4,7 +4,10 @@
 #include <stdlib.h>
 
 static enum rc check_bind(const struct http_access *a, const struct program_settings *s, struct err *err) {
-  if (s->insecure || tokens_wanted(a->tokens) || hosts_bind_is_loopback(s->bind)) return RC_OK;
+  bool loopback = false;
+  if (s->insecure || tokens_wanted(a->tokens)) return RC_OK;
+  const enum rc rc = hosts_bind_is_loopback(s->bind, &loopback, err);
+  if (rc != RC_OK || loopback) return rc;
   return err_set(
       err, RC_INVALID, "bind",
       "--bind %.100s would let in everybody who reaches this machine: give --token-dir or --auth-token, listen on "

@@ -177,8 +177,10 @@ enum rc hosts_open(struct hosts **out, const char *list, const char *bind, const
   if (list != NULL && list[0] != '\0') {
     rc = read_list(h, list, err);
   } else {
+    bool loopback = false;
+    rc = hosts_bind_is_loopback(bind, &loopback, err);
     add_ranges(h, LOOPBACK);
-    if (!hosts_bind_is_loopback(bind)) add_ranges(h, PRIVATE);
+    if (rc == RC_OK && !loopback) add_ranges(h, PRIVATE);
   }
   if (rc == RC_OK && also != NULL && also[0] != '\0') rc = add_also(h, also, list == NULL || list[0] == '\0', err);
   if (rc == RC_OK)
@@ -279,15 +281,29 @@ void hosts_caller(unsigned char out[HOST_CALLER_BYTES], const char *peer) {
   memcpy(out, a.bytes, sizeof a.bytes);
 }
 
-bool hosts_bind_is_loopback(const char *bind) {
+/* Do all addresses of the name `bind` lie on loopback? */
+static enum rc resolve_loopback(const char *bind, bool *loopback, struct err *err) {
   const struct addrinfo hints = {.ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM};
   struct addrinfo *found = NULL;
-  if (bind == NULL || getaddrinfo(bind, NULL, &hints, &found) != 0) return false;
-  bool loopback = found != NULL;
-  for (const struct addrinfo *f = found; f != NULL && loopback; f = f->ai_next) {
+  const int failed = getaddrinfo(bind, NULL, &hints, &found);
+  if (failed == EAI_MEMORY)
+    return err_set(err, RC_NO_MEMORY, "bind", "the resolver was refused its memory for \"%.100s\"", bind);
+  if (failed != 0)
+    return err_set(err, RC_INVALID, "bind", "an address to bind was expected, but \"%.100s\" came: %s", bind,
+                   gai_strerror(failed));
+  *loopback = found != NULL;
+  for (const struct addrinfo *f = found; f != NULL && *loopback; f = f->ai_next) {
     struct address a;
-    loopback = address_of(&a, f->ai_addr) && is_loopback(&a);
+    *loopback = address_of(&a, f->ai_addr) && is_loopback(&a);
   }
   freeaddrinfo(found);
-  return loopback;
+  return RC_OK;
+}
+
+enum rc hosts_bind_is_loopback(const char *bind, bool *loopback, struct err *err) {
+  struct address a;
+  bool v4;
+  if (!address_read(&a, bind, &v4)) return resolve_loopback(bind, loopback, err);
+  *loopback = is_loopback(&a);
+  return RC_OK;
 }

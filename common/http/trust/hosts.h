@@ -25,7 +25,7 @@ struct hosts;
 struct sockaddr;
 
 /* list NULL or "": the default above.  also: NULL, "" or a URL whose host is allowed too (the coordinator's).
- * RC_INVALID names the entry that is none. */
+ * RC_INVALID names the entry that is none, or the bind that no resolver knows. */
 enum rc hosts_open(struct hosts **out, const char *list, const char *bind, const char *also, struct err *err);
 void hosts_close(struct hosts *h); /* NULL does nothing */
 /* Is this name, or numeric address, in the list as it was given? */
@@ -44,7 +44,7 @@ bool hosts_is_address(const char *host, const char *peer);
 /* What counts as one caller of the numeric address `peer`: all of an IPv4 address, the first half of an IPv6 one; zeros
  * for what is no address. */
 void hosts_caller(unsigned char out[HOST_CALLER_BYTES], const char *peer);
-/* Do all addresses of `bind` lie on loopback?  Asks the resolver, where it is a name. */
-bool hosts_bind_is_loopback(const char *bind);
+/* Do all addresses of `bind` lie on loopback?  Asks the resolver where it is a name; RC_INVALID: it knows none. */
+enum rc hosts_bind_is_loopback(const char *bind, bool *loopback, struct err *err);
 
 #endif

@@ -130,11 +130,25 @@ static void addresses_are_compared_not_their_texts(void **state) {
   assert_false(hosts_is_address("127.0.0.1", "10.0.0.7"));
   assert_false(hosts_is_address("gen-1", "10.0.0.7"));
   assert_false(hosts_is_address("10.0.0.7", ""));
-  assert_true(hosts_bind_is_loopback("127.0.0.1"));
-  assert_true(hosts_bind_is_loopback("::1"));
-  assert_false(hosts_bind_is_loopback("0.0.0.0"));
-  assert_false(hosts_bind_is_loopback("::"));
-  assert_false(hosts_bind_is_loopback("no such host"));
+}
+
+static void loopback_is_told_from_open_and_unknown_addresses(void **state) {
+  (void)state;
+  static const struct {
+    const char *bind;
+    enum rc rc;
+    bool loopback;
+  } cases[] = {
+      {"127.0.0.1", RC_OK, true},          {"127.1", RC_OK, true},    {"::1", RC_OK, true},
+      {"localhost", RC_OK, true},          {"0.0.0.0", RC_OK, false}, {"::", RC_OK, false},
+      {"no such host", RC_INVALID, false}, {"", RC_INVALID, false},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    bool loopback = false;
+    struct err err;
+    const enum rc rc = hosts_bind_is_loopback(cases[i].bind, &loopback, &err);
+    if (rc != cases[i].rc || loopback != cases[i].loopback) fail_msg("%s: %d %d", cases[i].bind, rc, loopback);
+  }
 }
 
 static void one_caller_is_an_address_or_half_of_one(void **state) {
@@ -157,6 +171,7 @@ int main(void) {
       cmocka_unit_test(what_is_no_entry_is_named),
       cmocka_unit_test(a_workers_url_is_read_as_the_client_reads_it),
       cmocka_unit_test(addresses_are_compared_not_their_texts),
+      cmocka_unit_test(loopback_is_told_from_open_and_unknown_addresses),
       cmocka_unit_test(one_caller_is_an_address_or_half_of_one),
   };
   return cmocka_run_group_tests_name("hosts", tests, NULL, NULL);
