@@ -52,5 +52,5 @@ def judge_ends(ended):
     for end in ended:
         if end.status < 0 and end.status != -signal.SIGKILL:
             raise Wrong(f"{end.role} ended by signal {-end.status}; it had said: {end.sentence}")
-        if end.status > 0 and not re.search(r" error |^[a-z-]+: [\w-]", end.sentence):
+        if end.status > 0 and not re.search(r" error |^[a-z-]+: \S", end.sentence):
             raise Wrong(f"{end.role} ended with {end.status} without a sentence: {end.sentence!r}")

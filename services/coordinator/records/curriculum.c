@@ -88,7 +88,7 @@ enum rc curriculum_take(struct core *c, struct curriculum_walk *walk, struct dat
   struct run_context *x = c->context;
   for (int looks = 0;; looks++) {
     struct curriculum_record record;
-    *out = dataset_place(x->dataset, &x->writer_order, x->config.dataset_shuffle, x->config.seed, walk->next++);
+    *out = dataset_place(x->dataset, &x->writer_order, walk->next++);
     const enum rc rc = record_of(c, out->index, &record, err);
     if (rc != RC_OK || looks == CURRICULUM_LOOKS) return rc;
     if (!curriculum_rests(&x->config.curriculum.rule, &record, out->epoch)) return RC_OK;

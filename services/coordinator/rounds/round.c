@@ -129,7 +129,7 @@ static enum rc groups_open(struct core *c, int64_t round, int groups, int64_t fi
     if (walk)
       rc = curriculum_take(c, walk, &place, err);
     else if (!evaluates || config->dataset_shuffle)
-      place = dataset_place(x->dataset, &x->writer_order, config->dataset_shuffle, config->seed, ordinal);
+      place = dataset_place(x->dataset, &x->writer_order, ordinal);
     group.index = place.index;
     group.epoch = place.epoch;
     group.set = dataset_part(x->dataset, group.index);
@@ -185,9 +185,7 @@ static enum rc issue(struct core *c, int64_t round, int64_t ordinal, struct data
 
 enum rc round_issue(struct core *c, int64_t round, int64_t ordinal, int64_t place, struct err *err) {
   struct run_context *x = c->context;
-  const struct run_config *config = &x->config;
-  return issue(c, round, ordinal,
-               dataset_place(x->dataset, &x->writer_order, config->dataset_shuffle, config->seed, place), err);
+  return issue(c, round, ordinal, dataset_place(x->dataset, &x->writer_order, place), err);
 }
 
 /* *place: where in dataset order the refill was found. */

@@ -230,26 +230,19 @@ int dataset_part(const struct dataset *d, int index) {
  * parts. */
 static uint64_t seed_of(uint64_t seed, int part) { return seed + (uint64_t)part * 0x9E3779B97F4A7C15u; }
 
-/* Is *s of that epoch already?  Else its memory is there afterwards. */
-static bool is_of(struct shuffled *s, uint32_t count, int64_t epoch) {
-  if (s->items && s->epoch == epoch) return true;
-  if (!s->items) s->items = calloc(count, sizeof *s->items);
-  assert(s->items); /* four bytes a line of a dataset that is in memory already */
-  s->epoch = epoch;
-  return false;
-}
-
-static struct dataset_place within_part(const struct dataset *d, int part, struct shuffled *cache, bool shuffle,
-                                        uint64_t seed, int64_t ordinal) {
+static struct dataset_place within_part(const struct dataset *d, struct dataset_order *order, int part,
+                                        int64_t ordinal) {
   const struct part whole = {.count = d->count}, *p = d->weights ? &d->parts[part] : &whole;
+  struct shuffled *lines = &order->parts[part];
   const int64_t epoch = ordinal / p->count;
   const int within = (int)(ordinal % p->count);
-  if (!shuffle) return (struct dataset_place){p->first + within, epoch};
-  if (!is_of(cache, (uint32_t)p->count, epoch)) {
-    for (int i = 0; i < p->count; i++) cache->items[i] = (uint32_t)i;
-    rng_shuffle(cache->items, (uint32_t)p->count, seed_of(seed, part), (uint32_t)epoch);
+  if (!order->shuffle) return (struct dataset_place){p->first + within, epoch};
+  if (lines->epoch != epoch) {
+    for (int i = 0; i < p->count; i++) lines->items[i] = (uint32_t)i;
+    rng_shuffle(lines->items, (uint32_t)p->count, seed_of(order->seed, part), (uint32_t)epoch);
+    lines->epoch = epoch;
   }
-  return (struct dataset_place){p->first + (int)cache->items[within], epoch};
+  return (struct dataset_place){p->first + (int)lines->items[within], epoch};
 }
 
 /* The parts in turns, as evenly as their weights allow: at each place the part goes that is furthest behind. */
@@ -268,33 +261,53 @@ static void turns_even(const struct dataset *d, uint32_t *turns) {
 
 /* Which part goes at every place of one cycle of sum-of-weights prompts, and how many of the part's went before it in
  * the cycle: part + DATASET_PARTS_MAX * before. */
-static void turns_make(const struct dataset *d, uint32_t *turns, bool shuffle, uint64_t seed, int64_t cycle) {
-  uint32_t before[DATASET_PARTS_MAX] = {0};
+static void turns_make(const struct dataset *d, struct dataset_order *order, int64_t cycle) {
+  uint32_t before[DATASET_PARTS_MAX] = {0}, *turns = order->turns.items;
   turns_even(d, turns);
-  if (shuffle) rng_shuffle(turns, (uint32_t)d->weights, seed_of(seed, DATASET_PARTS_MAX), (uint32_t)cycle);
+  if (order->shuffle)
+    rng_shuffle(turns, (uint32_t)d->weights, seed_of(order->seed, DATASET_PARTS_MAX), (uint32_t)cycle);
   for (int32_t i = 0; i < d->weights; i++) {
     const uint32_t part = turns[i];
     turns[i] = part + DATASET_PARTS_MAX * before[part]++;
   }
+  order->turns.epoch = cycle;
 }
 
-struct dataset_place dataset_place(const struct dataset *d, struct dataset_order *cache, bool shuffle, uint64_t seed,
-                                   int64_t ordinal) {
-  if (!d->weights) return within_part(d, 0, &cache->parts[0], shuffle, seed, ordinal);
+struct dataset_place dataset_place(const struct dataset *d, struct dataset_order *order, int64_t ordinal) {
+  if (!d->weights) return within_part(d, order, 0, ordinal);
   const int64_t cycle = ordinal / d->weights;
-  if (!is_of(&cache->turns, (uint32_t)d->weights, cycle)) turns_make(d, cache->turns.items, shuffle, seed, cycle);
-  const uint32_t turn = cache->turns.items[ordinal % d->weights];
+  if (order->turns.epoch != cycle) turns_make(d, order, cycle);
+  const uint32_t turn = order->turns.items[ordinal % d->weights];
   const int part = (int)(turn % DATASET_PARTS_MAX);
-  return within_part(d, part, &cache->parts[part], shuffle, seed,
-                     cycle * d->parts[part].weight + turn / DATASET_PARTS_MAX);
+  return within_part(d, order, part, cycle * d->parts[part].weight + turn / DATASET_PARTS_MAX);
 }
 
-int dataset_index(const struct dataset *d, struct dataset_order *cache, bool shuffle, uint64_t seed, int64_t ordinal) {
-  return dataset_place(d, cache, shuffle, seed, ordinal).index;
+int dataset_index(const struct dataset *d, struct dataset_order *order, int64_t ordinal) {
+  return dataset_place(d, order, ordinal).index;
 }
 
-void dataset_order_free(struct dataset_order *cache) {
-  for (int i = 0; i < DATASET_PARTS_MAX; i++) free(cache->parts[i].items);
-  free(cache->turns.items);
-  *cache = (struct dataset_order){0};
+static bool shuffled_make(struct shuffled *s, int count) {
+  *s = (struct shuffled){.items = malloc((size_t)count * sizeof *s->items), .epoch = -1};
+  return s->items != NULL;
+}
+
+enum rc dataset_order_make(struct dataset_order *out, const struct dataset *d, bool shuffle, uint64_t seed,
+                           struct err *err) {
+  const int parts = !shuffle ? 0 : d->weights ? d->part_count : 1;
+  struct dataset_order order = {.shuffle = shuffle, .seed = seed};
+  bool made = !d->weights || shuffled_make(&order.turns, d->weights);
+  for (int i = 0; i < parts && made; i++)
+    made = shuffled_make(&order.parts[i], d->weights ? d->parts[i].count : d->count);
+  if (!made) {
+    dataset_order_free(&order);
+    return err_set(err, RC_NO_MEMORY, NULL, "the order of %d prompts was refused its memory", d->count);
+  }
+  *out = order;
+  return RC_OK;
+}
+
+void dataset_order_free(struct dataset_order *order) {
+  for (int i = 0; i < DATASET_PARTS_MAX; i++) free(order->parts[i].items);
+  free(order->turns.items);
+  *order = (struct dataset_order){0};
 }

@@ -54,23 +54,27 @@ const struct dataset_item *dataset_at(const struct dataset *d, int index);
 /* Which of its files an item is of. */
 int dataset_part(const struct dataset *d, int index);
 
-/* A cache of one epoch's order for each part, and of the parts' turns; owned by one thread, {0} at first. */
+/* The order of a dataset's items through any number of epochs, by a seed; it keeps one epoch's order of each part, and
+ * one cycle of the parts' turns.  Owned by one thread. */
 struct dataset_order {
+  bool shuffle; /* false: as the lines are */
+  uint64_t seed;
   struct shuffled {
     uint32_t *items;
-    int64_t epoch; /* the one that items are of */
+    int64_t epoch; /* the one that items are of; -1: of none yet */
   } parts[DATASET_PARTS_MAX], turns;
 };
-/* The item at `ordinal` (0, 1, 2, ... through any number of epochs), and which epoch of its part it is in.  Pure but
- * for the cache. */
+/* Freed with dataset_order_free.  d: whole, and weighed if it is to be. */
+enum rc dataset_order_make(struct dataset_order *out, const struct dataset *d, bool shuffle, uint64_t seed,
+                           struct err *err);
+/* The item at `ordinal` (0, 1, 2, ...), and which epoch of its part it is in; whoever asked before is no matter. */
 struct dataset_place {
   int index;
   int64_t epoch;
 };
-struct dataset_place dataset_place(const struct dataset *d, struct dataset_order *cache, bool shuffle, uint64_t seed,
-                                   int64_t ordinal);
+struct dataset_place dataset_place(const struct dataset *d, struct dataset_order *order, int64_t ordinal);
 /* Its index alone. */
-int dataset_index(const struct dataset *d, struct dataset_order *cache, bool shuffle, uint64_t seed, int64_t ordinal);
-void dataset_order_free(struct dataset_order *cache);
+int dataset_index(const struct dataset *d, struct dataset_order *order, int64_t ordinal);
+void dataset_order_free(struct dataset_order *order); /* {0} has nothing to free */
 
 #endif

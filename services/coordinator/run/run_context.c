@@ -259,6 +259,15 @@ static enum rc ends_check(const struct run_config *c, const struct model_facts *
   return err_set(err, RC_INVALID, "sampling.stop_token_ids", "the model names no eos_token_id: name the stop tokens");
 }
 
+/* The driver looks up what a supervised run's units are; whatever a run's kind, the writer writes its groups. */
+static enum rc orders_make(struct run_context *c, struct err *err) {
+  const struct run_config *config = &c->config;
+  enum rc rc = dataset_order_make(&c->writer_order, c->dataset, config->dataset_shuffle, config->seed, err);
+  if (rc == RC_OK && run_is_supervised(config))
+    rc = dataset_order_make(&c->driver_order, c->dataset, config->dataset_shuffle, config->seed, err);
+  return rc;
+}
+
 enum rc run_context_create(struct run_context **out, int64_t run, const char *config_text,
                            const struct model_files *files, const char *data_dir, struct err *err) {
   struct run_context *c = calloc(1, sizeof *c);
@@ -273,6 +282,7 @@ enum rc run_context_create(struct run_context **out, int64_t run, const char *co
   if (rc == RC_OK) rc = tokenizer_read(&c->tokenizer, &m, &files->tokenizer, err);
   if (rc == RC_OK) chat_read(&c->chat, &m, c->tokenizer, files);
   if (rc == RC_OK) rc = files_load(&c->dataset, &c->config, &m, c->tokenizer, dataset_files(&c->config), data_dir, err);
+  if (rc == RC_OK) rc = orders_make(c, err);
   for (int i = 0; rc == RC_OK && evaluation_wanted(&c->config.evaluation) && i < c->config.evaluation.count; i++)
     rc = files_load(&c->evaluation[i], &c->config, &m, c->tokenizer, evaluation_files(&c->config, i, &source), data_dir,
                     err);
@@ -383,8 +393,7 @@ void run_context_release(struct run_context *c) {
 
 const struct dataset_item *run_unit_item(struct run_context *x, int64_t round, int64_t unit, int sample) {
   int64_t ordinal = (round * x->config.groups_per_round + unit) * x->config.samples_per_group + sample;
-  return dataset_at(x->dataset,
-                    dataset_index(x->dataset, &x->driver_order, x->config.dataset_shuffle, x->config.seed, ordinal));
+  return dataset_at(x->dataset, dataset_index(x->dataset, &x->driver_order, ordinal));
 }
 
 int64_t run_unit_tokens(struct run_context *x, int64_t round, int64_t unit) {

@@ -27,7 +27,7 @@ struct run_context {
   int32_t vocabulary;                   /* the model's: sampled ids lie below */
   struct json_i32s stop_token_ids;      /* empty: the run ignores them */
   struct stop_texts stops;              /* a sample ends with the token that completes one */
-  struct dataset_order writer_order, driver_order;
+  struct dataset_order writer_order, driver_order; /* each for its thread; the driver's: of a supervised run alone */
 };
 
 /* The model's files, as the trainer serves them; all but config and tokenizer may be empty. */

@@ -257,7 +257,14 @@ static void an_empty_or_absent_file_is_refused(void **state) {
                    RC_NOT_FOUND);
 }
 
-/* Each epoch visits every line once; another seed or epoch orders otherwise; a fresh cache gives the same answer. */
+static struct dataset_order order_of(const struct dataset *d, bool shuffle, uint64_t seed) {
+  struct dataset_order order;
+  struct err err;
+  assert_int_equal(dataset_order_make(&order, d, shuffle, seed, &err), RC_OK);
+  return order;
+}
+
+/* Each epoch visits every line once; another seed or epoch orders otherwise; who asked before is no matter. */
 static void the_order_depends_on_the_seed_alone(void **state) {
   enum { N = 50 };
   char text[N * 32] = "";
@@ -265,21 +272,23 @@ static void the_order_depends_on_the_seed_alone(void **state) {
   struct dataset *d;
   struct err err;
   assert_int_equal(load(*state, text, false, false, &d, &err), RC_OK);
-  struct dataset_order cache = {0}, fresh = {0}, other = {0};
+  struct dataset_order asked = order_of(d, true, 9), fresh = order_of(d, true, 9), other = order_of(d, true, 10);
+  struct dataset_order lines = order_of(d, false, 9);
   int first_epoch_differs = 0, seed_differs = 0;
   for (int epoch = 0; epoch < 3; epoch++) {
     int seen[N] = {0};
     for (int i = 0; i < N; i++) {
-      int index = dataset_index(d, &cache, true, 9, epoch * N + i);
+      int index = dataset_index(d, &asked, epoch * N + i);
       seen[index]++;
-      if (epoch == 1) first_epoch_differs += index != dataset_index(d, &fresh, true, 9, i);
-      seed_differs += index != dataset_index(d, &other, true, 10, epoch * N + i);
+      if (epoch == 1) first_epoch_differs += index != dataset_index(d, &fresh, i);
+      seed_differs += index != dataset_index(d, &other, epoch * N + i);
     }
     for (int i = 0; i < N; i++) assert_int_equal(seen[i], 1);
   }
   assert_true(first_epoch_differs > N / 2 && seed_differs > N / 2);
-  assert_int_equal(dataset_index(d, &cache, false, 9, N + 3), 3);
-  dataset_order_free(&cache);
+  assert_int_equal(dataset_index(d, &lines, N + 3), 3);
+  dataset_order_free(&lines);
+  dataset_order_free(&asked);
   dataset_order_free(&fresh);
   dataset_order_free(&other);
   dataset_free(d);
@@ -428,10 +437,10 @@ static void weights_are_kept_in_every_cycle(void **state) {
   static const int first[] = {0, 5, 8, 28};
   for (int shuffle = 0; shuffle < 2; shuffle++) {
     struct dataset *d = mixture(*state, weights);
-    struct dataset_order cache = {0}, fresh = {0};
+    struct dataset_order asked = order_of(d, shuffle, 9), fresh = order_of(d, shuffle, 9);
     int drawn[28] = {0}, of_part[3] = {0};
     for (int ordinal = 0; ordinal < 600; ordinal++) {
-      const int index = dataset_index(d, &cache, shuffle, 9, ordinal);
+      const int index = dataset_index(d, &asked, ordinal);
       int part = 0;
       while (index >= first[part + 1]) part++;
       of_part[part]++;
@@ -442,12 +451,12 @@ static void weights_are_kept_in_every_cycle(void **state) {
       if (!shuffle) assert_int_equal(index - first[part], (of_part[part] - 1) % (first[part + 1] - first[part]));
     }
     for (int ordinal = 599; ordinal > 0; ordinal -= 37) { /* the order is no matter of who asked before */
-      struct dataset_order other = {0};
-      assert_int_equal(dataset_index(d, &fresh, shuffle, 9, ordinal), dataset_index(d, &other, shuffle, 9, ordinal));
-      assert_int_equal(dataset_index(d, &cache, shuffle, 9, ordinal), dataset_index(d, &fresh, shuffle, 9, ordinal));
+      struct dataset_order other = order_of(d, shuffle, 9);
+      assert_int_equal(dataset_index(d, &fresh, ordinal), dataset_index(d, &other, ordinal));
+      assert_int_equal(dataset_index(d, &asked, ordinal), dataset_index(d, &fresh, ordinal));
       dataset_order_free(&other);
     }
-    dataset_order_free(&cache);
+    dataset_order_free(&asked);
     dataset_order_free(&fresh);
     dataset_free(d);
   }
@@ -457,29 +466,29 @@ static void weights_are_kept_in_every_cycle(void **state) {
 static void turns_are_even_or_shuffled(void **state) {
   static const int32_t weights[] = {2, 1, 1};
   struct dataset *d = mixture(*state, weights);
-  struct dataset_order cache = {0};
+  struct dataset_order even = order_of(d, false, 1), shuffled = order_of(d, true, 1);
   char turns[9] = "", cycles[64][5] = {""};
-  for (int i = 0; i < 8; i++) turns[i] = dataset_at(d, dataset_index(d, &cache, false, 1, i))->prompt[0];
+  for (int i = 0; i < 8; i++) turns[i] = dataset_at(d, dataset_index(d, &even, i))->prompt[0];
   assert_string_equal(turns, "abcaabca");
-  dataset_order_free(&cache);
+  dataset_order_free(&even);
   int repeats = 0;
   for (int c = 0; c < 64; c++) {
-    for (int i = 0; i < 4; i++) cycles[c][i] = dataset_at(d, dataset_index(d, &cache, true, 1, 4 * c + i))->prompt[0];
+    for (int i = 0; i < 4; i++) cycles[c][i] = dataset_at(d, dataset_index(d, &shuffled, 4 * c + i))->prompt[0];
     repeats += c > 0 && strcmp(cycles[c], cycles[c - 1]) == 0;
   }
   assert_true(repeats < 16); /* there are 12 orders */
-  dataset_order_free(&cache);
+  dataset_order_free(&shuffled);
   dataset_free(d);
 }
 
 static void without_weights_all_lines_are_one_part(void **state) {
   struct dataset *d = mixture(*state, NULL);
-  struct dataset_order cache = {0};
+  struct dataset_order order = order_of(d, true, 3);
   int seen[28] = {0};
   assert_int_equal(dataset_count(d), 28);
-  for (int i = 0; i < 28; i++) seen[dataset_index(d, &cache, true, 3, i)]++;
+  for (int i = 0; i < 28; i++) seen[dataset_index(d, &order, i)]++;
   for (int i = 0; i < 28; i++) assert_int_equal(seen[i], 1);
-  dataset_order_free(&cache);
+  dataset_order_free(&order);
   dataset_free(d);
 }
 
