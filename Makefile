@@ -427,7 +427,7 @@ test: ## everything that must pass before anything is published: check, then rea
 test-all: ## the long tiers too: all strings for the tokenizers, families, losses, all mutants, speed, load, benches, sanitizers, schemathesis, the page in a browser, kill -9 of every role, the demo's seeds and controls
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory -s manifests SCHEMAS=1
-	@$(MAKE) --no-print-directory -s fault
+	@for run in refill minibatch curriculum supervised inflight; do $(MAKE) --no-print-directory -s fault RUN=$$run || exit 1; done
 	@$(MAKE) --no-print-directory tokenizers families losses verifiers fuzz mutants speed load long bench-smoke whole-size asan ubsan tsan contract test-page endurance
 	@$(MAKE) --no-print-directory -s fuzz-protocol SEED=1000 STEPS=400 COUNT=100
 	$(PYTHON) tests/e2e/test_inflight_kills.py
@@ -517,8 +517,8 @@ FAULT_TESTS := $(addprefix $(BUILD)/tests/,base/test_fault coordinator/test_leas
 unit-faults: $(FAULT_TESTS) # a normal build can only test that the faults are absent
 	@tests/tools/run-unit $^
 
-fault: all $(SHIM) ## strike the services at every call that a run comes to: kills, power losses, failures, full disks, the network (SEED=n, KINDS=kill,net, JOBS=n, MOST=n of a kind, SAMPLE=n, AT=function, FULL=1)
-	@$(PYTHON) tests/fault/run.py --seed $(or $(SEED),1) --jobs $(or $(JOBS),4) $(if $(KINDS),--kinds $(KINDS)) $(if $(MOST),--most $(MOST)) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(AT),--at '$(AT)') $(if $(FULL),--full)
+fault: all $(SHIM) ## strike the services at every call that a run comes to: kills, power losses, failures, full disks, the network (SEED=n, KINDS=kill,net, JOBS=n, MOST=n of a kind, SAMPLE=n, AT=function, FULL=1, RUN=supervised)
+	@$(PYTHON) tests/fault/run.py --seed $(or $(SEED),1) --jobs $(or $(JOBS),4) $(if $(KINDS),--kinds $(KINDS)) $(if $(MOST),--most $(MOST)) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(AT),--at '$(AT)') $(if $(FULL),--full) $(if $(RUN),--run $(RUN))
 
 mpi: $(BUILD)/bin/trainer-server-mpi $(BUILD)/bin/generation-server-mpi $(BUILD)/tests/ranks/check_comm ## build the programs for mpirun: a trainer of several processes, servers beside it, the comm's test
 

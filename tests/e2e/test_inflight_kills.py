@@ -72,8 +72,8 @@ def play(folder, model, killer, made, wanted, seconds=240):
     return status
 
 
-def replayed(cluster, folder, run, model):
-    made = subprocess.run([ROOT / "deploy/replay.sh", cluster.database, run, "--model", model], capture_output=True, text=True, timeout=180,
+def replayed(cluster, folder, run, model, *trainer):
+    made = subprocess.run([ROOT / "deploy/replay.sh", cluster.database, run, "--model", model, *map(str, trainer)], capture_output=True, text=True, timeout=180,
                           env={**os.environ, "DATA_DIR": str(DATA), "BIN": str(BIN), "OUT": str(pathlib.Path(folder) / "replay")}, check=False)
     assert made.returncode == 0, f"the record is not reached: {made.stderr}"
     return made.stdout

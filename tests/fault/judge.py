@@ -1,12 +1,15 @@
-"""Compares a run that was struck with the undisturbed one: digests, groups, and the invariants of the ledger (test_overlap's audit: I1 to I5)."""
+"""Compares a run that was struck with the undisturbed one: digests, groups, and the invariants of the ledger (I1 to I5, by the run's audit)."""
 import dataclasses
 import re
 import signal
 
+import subprocess
+
 import rig  # noqa: F401  it puts tests/e2e on the path
 
-from harness import digests
-from test_overlap import audit, number
+from harness import DATA, digests
+from test_inflight_kills import replayed
+from test_overlap import number
 
 COLUMNS = "round, ordinal, state, dataset_index, sample_count, hex(digest)"
 
@@ -28,14 +31,14 @@ def result_of(rig, run):
     return Result(tuple(digests(status)), tuple(groups), sum(row["tokens"] for row in status["history"]))
 
 
-def judge(rig, run, reference):
-    """Raises Wrong.  reference: None for the undisturbed run itself, whose Result comes back."""
+def judge(rig, run, reference, kind):
+    """Raises Wrong.  reference: None for the undisturbed run itself, whose Result comes back.  kind: the run's, of runs.RUNS."""
     found = result_of(rig, run)
     try:
-        audit(rig, run)
+        kind.audit(rig, run)
     except AssertionError as error:
         raise Wrong(f"the ledger is not sound: {error}") from None
-    if reference is None:
+    if reference is None or not kind.repeats:
         return found
     if found.digests != reference.digests:
         raise Wrong(f"other weights: {[d[:8] for d in found.digests]}, undisturbed {[d[:8] for d in reference.digests]}")
@@ -45,6 +48,14 @@ def judge(rig, run, reference):
     if found.tokens != reference.tokens:
         raise Wrong(f"{found.tokens} tokens were trained on, undisturbed {reference.tokens}")
     return found
+
+
+def judge_record(rig, run):
+    """Does what was recorded lead to the same weights once more?  The services must have ended."""
+    try:
+        replayed(rig, rig.folder, run, DATA / "model", "--random-init", 1, "--threads", 1)
+    except (AssertionError, subprocess.TimeoutExpired) as error:
+        raise Wrong(str(error)) from None
 
 
 def judge_ends(ended):

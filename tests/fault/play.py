@@ -14,10 +14,10 @@ import traceback
 
 import disk
 import proxy
-from judge import Wrong, judge, judge_ends
-from rig import Rig, Stuck, run_config
+from judge import Wrong, judge, judge_ends, judge_record
+from rig import Rig, Stuck
 
-from harness import HttpError, call
+from harness import HttpError, call, digests
 
 PLAY_SECONDS = 120  # a machine with much other work takes a while
 LOOK_SECONDS = 0.02
@@ -59,9 +59,11 @@ class Outcome:
 class Drive:
     """Drives one run on a rig to its end."""
 
-    def __init__(self, rig, fault=None):
-        self.rig, self.fault = rig, fault
+    def __init__(self, rig, kind, fault=None):
+        """kind: of runs.RUNS."""
+        self.rig, self.kind, self.fault = rig, kind, fault
         self.run = None
+        self.recorded = []  # digests that the history had
         self.resumed = 0
         self.sentence = ""
         self.struck_at = None
@@ -87,13 +89,16 @@ class Drive:
         except (OSError, http.client.HTTPException, sqlite3.Error) as error:
             self.last = repr(error)
             return None
+        if digests(status)[: len(self.recorded)] != self.recorded:
+            raise Wrong(f"the history had {self.recorded} and has {digests(status)}")
+        self.recorded = digests(status)
         self.last = {key: status[key] for key in ("state", "round", "error", "waiting_for")}
         return status
 
     def create(self):
         """Nobody knows whether a call that broke off was carried out."""
         known = call("GET", f"{self.rig.coordinator.url}/v1/runs")["runs"]
-        return known[-1]["id"] if known else call("POST", f"{self.rig.coordinator.url}/v1/runs", run_config())["id"]
+        return known[-1]["id"] if known else call("POST", f"{self.rig.coordinator.url}/v1/runs", self.kind.config())["id"]
 
     def free_disk(self):
         struck = self.rig.folder / "struck"
@@ -143,7 +148,7 @@ class Drive:
         """The verdict, as soon as the coordinator answers."""
         while True:
             try:
-                return judge(self.rig, self.run, reference)
+                return judge(self.rig, self.run, reference, self.kind)
             except (OSError, http.client.HTTPException, HttpError, sqlite3.Error):
                 self.look()
             time.sleep(LOOK_SECONDS)
@@ -183,15 +188,15 @@ def stop_and_look(rig, drive, fault, reference):
         rig.stop(["coordinator"])
 
 
-def play(fault, folder, reference):
-    """The Outcome."""
+def play(kind, fault, folder, reference):
+    """The Outcome.  kind: of runs.RUNS."""
     folder = pathlib.Path(folder).resolve()
     began = time.monotonic()
     struck = recovered = False
     how = detail = ""
     armed = {} if fault.phase == "recovery" else {fault.role: fault.environment(folder)}
     with Rig(folder, {role: made for role, made in armed.items() if made}, fault.strike) as rig:
-        drive = Drive(rig, fault)
+        drive = Drive(rig, kind, fault)
         if fault.kind == "power":
             rig.before_restart = PowerLoss(rig, fault)
         try:
@@ -199,6 +204,8 @@ def play(fault, folder, reference):
             drive.judged(reference)
             stop_and_look(rig, drive, fault, reference)
             judge_ends(rig.ended)
+            if not kind.repeats:
+                judge_record(rig, drive.run)
             recovered = True
         except (Wrong, Stuck) as error:
             detail = str(error)
@@ -217,11 +224,11 @@ def tell(environment, phase):
         record.write(f"phase {phase}\n")
 
 
-def observe(folder, environment=None, through=None, kill=None):
+def observe(kind, folder, environment=None, through=None, kill=None):
     """An undisturbed run, or one in which a role is killed once: its Result, and what the proxies saw.  environment: {role: the shim's}."""
     fault = kill and Fault("kill", kill, "", "kill -9", phase="recovery", shim=tuple((environment or {}).get(kill, {}).items()))
     with Rig(folder, environment or {}, through) as rig:
-        drive = Drive(rig, fault)
+        drive = Drive(rig, kind, fault)
         drive.to_end()
         result = drive.judged(None)
         for made in (environment or {}).values():

@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT / "tests/e2e"))
 
 import harness  # noqa: E402
 import proxy  # noqa: E402
-from harness import BIN, DATA, call, grpo_config  # noqa: E402
+from harness import BIN, DATA, call  # noqa: E402
 
 harness.CALL_SECONDS = 20  # a service that was struck may never answer; a run that is posted waits for a trainer that does not
 
@@ -28,17 +28,6 @@ STOP_SECONDS = 20
 LISTEN_SECONDS = 2
 RESTART_SECONDS = 0.05
 RESTARTS_MAX = 12
-
-
-def run_config():
-    """Three small rounds in which every group may be filtered and refilled; weights are random, and the reward is a letter that comes now and then."""
-    made = grpo_config(3, groups=3, samples=4)
-    made["sampling"]["max_new_tokens"] = 12
-    made["verifier"] = {"kind": "regex", "pattern": "[a-h]"}
-    made["filter"] = {"zero_advantage": "refill", "refill_max": 3}
-    made["training"].update(lr=0.001, schedule="cosine", warmup_steps=1, total_steps=5, checkpoint_every=2)
-    made["stage_timeout_ms"] = 2000
-    return made
 
 
 class Stuck(Exception):
