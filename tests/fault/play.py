@@ -16,6 +16,7 @@ import disk
 import proxy
 from judge import Wrong, judge, judge_ends, judge_record
 from rig import Rig, Stuck
+from visitor import visiting
 
 from harness import HttpError, call, digests
 
@@ -130,6 +131,12 @@ class Drive:
         self.recovers = False
 
     def to_end(self):
+        with visiting(self) as visitor:
+            self.follow()
+        if visitor and visitor.wrong:
+            raise Wrong(visitor.wrong)
+
+    def follow(self):
         while True:
             status = self.look()
             if status is None:

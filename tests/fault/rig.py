@@ -83,7 +83,7 @@ class Role:
             self.process = subprocess.Popen(self.command, stdout=log, stderr=subprocess.STDOUT, cwd=self.rig.folder, env=environment)
 
     def wait_port(self):
-        """So that nobody waits to try again; a coordinator that a fault strikes may never listen."""
+        """Until it listens, or has ended; what a fault strikes may never listen."""
         until = time.monotonic() + LISTEN_SECONDS
         while self.process.poll() is None and time.monotonic() < until:
             with socket.socket() as s:
@@ -122,7 +122,7 @@ class Rig:
         self.services = []
         for name in PROGRAMS:
             self.services.append(Role(self, name, own[name], flags[name], environment.get(name, {})))
-            self.services[0].wait_port()
+            self.services[0].wait_port()  # so that nobody waits to try again
         self.coordinator = self.services[0]
 
     def role(self, name):
@@ -150,6 +150,7 @@ class Rig:
     def stop(self, names=tuple(reversed(PROGRAMS))):
         """By SIGTERM, one after the other; what then ends otherwise than with 0 goes to `ended`."""
         for role in map(self.role, names):
+            role.wait_port()  # one that has just been started again would not hear it yet
             if role.process.poll() is None:
                 role.process.send_signal(signal.SIGTERM)
             try:

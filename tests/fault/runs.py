@@ -56,6 +56,7 @@ def inflight():
 class Kind:
     config: typing.Callable
     audit: typing.Callable = lambda rig, run: None  # of the ledger, with AssertionError; none where rounds are of another kind than the audits know
+    visited: bool = False  # is everything asked of the services meanwhile?
     repeats: bool = True  # it ends with the same weights to the bit, whatever strikes it; else with those that its own record leads to again
 
 
@@ -63,6 +64,7 @@ RUNS = {
     "refill": Kind(refill, audit),
     "minibatch": Kind(minibatch, audit),
     "curriculum": Kind(curriculum),
+    "visited": Kind(curriculum, visited=True),
     "supervised": Kind(supervised),
     "inflight": Kind(inflight, audit_stream, repeats=False),
 }
