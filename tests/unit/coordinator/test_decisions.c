@@ -75,7 +75,10 @@ static void batches_hold_whole_groups_under_the_budget(void **state) {
 static void a_batch_waits_for_groups_only_while_the_trainer_has_work(void **state) {
   (void)state;
   struct batch_need need = {.round_open = true, .groups_per_round = 64, .missing = INT_MAX};
-  assert_int_equal(batching_worth(&need), 4); /* a sixteenth of the round */
+  assert_int_equal(batching_worth(&need), 4); /* a sixteenth of the round, */
+  need.groups_per_round = 33;
+  assert_int_equal(batching_worth(&need), 3); /* rounded up */
+  need.groups_per_round = 64;
   need.missing = 3;
   assert_int_equal(batching_worth(&need), 3);
   need.completes = true;
