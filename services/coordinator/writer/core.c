@@ -276,9 +276,10 @@ static void parked_look(struct writer *w, struct command **done) {
   if (look) w->parked_seen_ms = c->now_ms;
   for (struct command **link = &w->parked; *link;) {
     struct command *cmd = *link;
-    const bool served = cmd->of_passes ? passes : some && !c->nothing_waits;
+    const bool of_samples = some && !c->nothing_waits;
+    const bool served = cmd->of_passes ? passes : of_samples;
     const bool wanted = all || served || expiry_passed(cmd->due_ms, c->now_ms);
-    if (!wanted && !look && !passes) break; /* those behind it are due later */
+    if (!wanted && !look && !passes && !of_samples) break; /* nor is any behind it, which is due later */
     if (!wanted && !look) {
       before = cmd;
       link = &cmd->next;

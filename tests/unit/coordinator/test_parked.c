@@ -19,14 +19,22 @@ static int runs, answered[CALLS], answered_count, left; /* left: samples, so to 
 
 static int64_t time_us(void *context) { return *(const int64_t *)context; }
 
+struct wait {
+  int64_t ms;
+  bool of_passes;
+};
+
 /* Waits until one of `left` is there for it, or for as long as its message says. */
 static enum rc wait_execute(struct core *c, struct command *cmd, struct err *err) {
+  const struct wait *wait = cmd->message;
   (void)err;
   runs++;
-  if (cmd->due_ms == 0) cmd->due_ms = c->now_ms + *(const int64_t *)cmd->message;
-  cmd->parked = left == 0 && c->now_ms < cmd->due_ms;
-  if (left > 0) left--;
-  if (cmd->parked) c->nothing_waits = true;
+  cmd->of_passes = wait->of_passes;
+  if (cmd->due_ms == 0) cmd->due_ms = c->now_ms + wait->ms;
+  const bool given = left > 0 && !wait->of_passes;
+  cmd->parked = !given && c->now_ms < cmd->due_ms;
+  if (given) left--;
+  if (cmd->parked && !wait->of_passes) c->nothing_waits = true;
   return RC_OK;
 }
 
@@ -48,12 +56,14 @@ static void passes(int64_t ms) {
   assert_int_equal(core_call(core, command_new(nothing_execute, 0), &err), RC_OK);
 }
 
-static void post(int which, int64_t wait_ms) {
+static void post_wait(int which, struct wait wait) {
   static const int names[CALLS] = {0, 1, 2, 3};
-  posted[which] = command_new(wait_execute, sizeof(int64_t));
-  *(int64_t *)posted[which]->message = wait_ms;
+  posted[which] = command_new(wait_execute, sizeof wait);
+  memcpy(posted[which]->message, &wait, sizeof wait);
   core_post(core, posted[which], note, (void *)&names[which]);
 }
+
+static void post(int which, int64_t wait_ms) { post_wait(which, (struct wait){.ms = wait_ms}); }
 
 static int begin(void **state) {
   const struct core_options options = {.db_path = ":memory:",
@@ -116,6 +126,20 @@ static void what_comes_back_goes_to_those_that_wait_longest(void **state) {
   assert_int_equal(runs, 3); /* the third says that nothing waits any more */
 }
 
+static void one_of_passes_hides_none_of_samples(void **state) {
+  (void)state;
+  post_wait(0, (struct wait){.ms = 40, .of_passes = true});
+  post(1, 80);
+  post_wait(2, (struct wait){.ms = 120, .of_passes = true});
+  post(3, 160);
+  left = 2;
+  runs = 0;
+  passes(10);
+  assert_int_equal(answered_count, 2);
+  assert_int_equal(answered[0] + answered[1], 1 + 3);
+  assert_int_equal(runs, 2);
+}
+
 static void one_whose_caller_has_gone_takes_nothing(void **state) {
   (void)state;
   post(0, 80);
@@ -132,6 +156,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(each_is_answered_when_it_is_due, begin, end),
       cmocka_unit_test_setup_teardown(one_that_is_due_costs_no_look_at_the_others, begin, end),
       cmocka_unit_test_setup_teardown(what_comes_back_goes_to_those_that_wait_longest, begin, end),
+      cmocka_unit_test_setup_teardown(one_of_passes_hides_none_of_samples, begin, end),
       cmocka_unit_test_setup_teardown(one_whose_caller_has_gone_takes_nothing, begin, end),
   };
   return cmocka_run_group_tests_name("coordinator/parked", tests, NULL, NULL);
