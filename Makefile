@@ -427,7 +427,7 @@ test: ## everything that must pass before anything is published: check, then rea
 test-all: ## the long tiers too: all strings for the tokenizers, families, losses, all mutants, speed, load, benches, sanitizers, schemathesis, the page in a browser, kill -9 of every role, the demo's seeds and controls
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory -s manifests SCHEMAS=1
-	@for run in refill minibatch visited supervised inflight; do $(MAKE) --no-print-directory -s fault RUN=$$run || exit 1; done
+	@for run in refill minibatch preprocessed visited supervised inflight; do $(MAKE) --no-print-directory -s fault RUN=$$run || exit 1; done
 	@$(MAKE) --no-print-directory tokenizers families losses verifiers fuzz mutants speed load long bench-smoke whole-size asan ubsan tsan contract test-page endurance
 	@$(MAKE) --no-print-directory -s fuzz-protocol SEED=1000 STEPS=400 COUNT=100
 	$(PYTHON) tests/e2e/test_inflight_kills.py

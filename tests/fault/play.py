@@ -202,7 +202,7 @@ def play(kind, fault, folder, reference):
     struck = recovered = False
     how = detail = ""
     armed = {} if fault.phase == "recovery" else {fault.role: fault.environment(folder)}
-    with Rig(folder, {role: made for role, made in armed.items() if made}, fault.strike) as rig:
+    with Rig(folder, kind.roles, {role: made for role, made in armed.items() if made}, fault.strike) as rig:
         drive = Drive(rig, kind, fault)
         if fault.kind == "power":
             rig.before_restart = PowerLoss(rig, fault)
@@ -234,7 +234,7 @@ def tell(environment, phase):
 def observe(kind, folder, environment=None, through=None, kill=None):
     """An undisturbed run, or one in which a role is killed once: its Result, and what the proxies saw.  environment: {role: the shim's}."""
     fault = kill and Fault("kill", kill, "", "kill -9", phase="recovery", shim=tuple((environment or {}).get(kill, {}).items()))
-    with Rig(folder, environment or {}, through) as rig:
+    with Rig(folder, kind.roles, environment or {}, through) as rig:
         drive = Drive(rig, kind, fault)
         drive.to_end()
         result = drive.judged(None)

@@ -1,4 +1,4 @@
-"""A coordinator, a trainer and a generation-server with a supervisor that starts again what ends, as docker does; and one run on them that a fault strikes."""
+"""A coordinator, a trainer, a generation-server and, where a run has one, a preprocessor, with a supervisor that starts again what ends, as docker does."""
 import contextlib
 import dataclasses
 import os
@@ -22,8 +22,9 @@ from harness import BIN, DATA, call  # noqa: E402
 harness.CALL_SECONDS = 20  # a service that was struck may never answer; a run that is posted waits for a trainer that does not
 
 SHIM = pathlib.Path(os.environ.get("LEASEHOLD_FAULT_SHIM", ROOT / "build/tests/fault/shim.so"))
-PROGRAMS = {"coordinator": "coordinator", "trainer": "trainer-server", "one": "generation-server"}
-EDGES = {"one to coordinator": "coordinator", "trainer to coordinator": "coordinator", "to trainer": "trainer", "to one": "one"}
+PROGRAMS = {"coordinator": "coordinator", "trainer": "trainer-server", "one": "generation-server", "pre": "trainer-server"}
+ROLES = ("coordinator", "trainer", "one")  # of a run that needs no other
+EDGES = {"one to coordinator": "coordinator", "trainer to coordinator": "coordinator", "pre to coordinator": "coordinator", "to trainer": "trainer", "to one": "one"}
 STOP_SECONDS = 20
 LISTEN_SECONDS = 2
 RESTART_SECONDS = 0.05
@@ -100,7 +101,7 @@ class Role:
 class Rig:
     """As much of harness.Cluster as test_overlap's audit asks for, and the supervisor."""
 
-    def __init__(self, folder, environment, through=None):
+    def __init__(self, folder, roles, environment, through=None):
         """environment: {role: the shim's}, as far as a role has one.  through: the proxies' Strike or PASS, where proxies lie between the services."""
         self.folder = pathlib.Path(folder).resolve()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -118,9 +119,10 @@ class Rig:
             "trainer": ["--coordinator", at["trainer to coordinator"], "--advertise-url", at["to trainer"], "--name", "trainer", "--model", DATA / "model", "--random-init", 1,
                         "--state-dir", self.folder / "state", "--threads", 1],
             "one": ["--coordinator", at["one to coordinator"], "--advertise-url", at["to one"], "--name", "one", "--slots", 4, "--threads", 1],
+            "pre": ["--role", "preprocess", "--coordinator", at["pre to coordinator"], "--name", "pre", "--model", DATA / "model", "--random-init", 1, "--threads", 1],
         }
         self.services = []
-        for name in PROGRAMS:
+        for name in roles:
             self.services.append(Role(self, name, own[name], flags[name], environment.get(name, {})))
             self.services[0].wait_port()  # so that nobody waits to try again
         self.coordinator = self.services[0]
@@ -147,9 +149,9 @@ class Rig:
         with contextlib.closing(sqlite3.connect(f"file:{self.database}?mode=ro", uri=True, timeout=10)) as database:
             return database.execute(sql, values).fetchall()
 
-    def stop(self, names=tuple(reversed(PROGRAMS))):
-        """By SIGTERM, one after the other; what then ends otherwise than with 0 goes to `ended`."""
-        for role in map(self.role, names):
+    def stop(self, names=None):
+        """By SIGTERM, one after the other, all if none are named; what then ends otherwise than with 0 goes to `ended`."""
+        for role in map(self.role, names) if names else reversed(self.services):
             role.wait_port()  # one that has just been started again would not hear it yet
             if role.process.poll() is None:
                 role.process.send_signal(signal.SIGTERM)

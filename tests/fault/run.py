@@ -59,7 +59,7 @@ def recording(kind, runs, name, killed=None):
     """Every role's sites of a run, undisturbed or with one role killed; and the run's result."""
     folder = runs / f"record-{name}"
     folder.mkdir()
-    roles = [killed] if killed else list(PROGRAMS)
+    roles = [killed] if killed else kind.roles
     environment = {role: {"SHIM_RECORD": str(folder / f"{role}.sites")} for role in roles}
     result, _ = observe(kind, folder / "rig", environment, kill=killed)
     return [site for role in roles for site in sites.read(folder / f"{role}.sites", role, "run")], result
@@ -70,7 +70,7 @@ def prepare(options, pool, runs):
     begin = pool.submit(observe, RUNS[options.run], runs / "reference")
     undisturbed = pool.submit(recording, RUNS[options.run], runs, "undisturbed")
     proxied = pool.submit(observe, RUNS[options.run], runs / "proxied", None, proxy.PASS) if "net" in options.kinds else None
-    deaths = [] if options.sample else [pool.submit(recording, RUNS[options.run], runs, f"kill-{role}", role) for role in PROGRAMS]
+    deaths = [] if options.sample else [pool.submit(recording, RUNS[options.run], runs, f"kill-{role}", role) for role in RUNS[options.run].roles]
     reference, _ = begin.result()
     recordings = [future.result() for future in [undisturbed, *deaths]]
     exchanges = {}

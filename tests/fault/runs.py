@@ -2,7 +2,7 @@
 import dataclasses
 import typing
 
-import rig  # noqa: F401  it puts tests/e2e on the path
+from rig import ROLES  # rig puts tests/e2e on the path
 
 from harness import grpo_config, warmup_config
 from test_inflight import audit_stream
@@ -55,16 +55,18 @@ def inflight():
 @dataclasses.dataclass(frozen=True)
 class Kind:
     config: typing.Callable
+    roles: tuple = ROLES
     audit: typing.Callable = lambda rig, run: None  # of the ledger, with AssertionError; none where rounds are of another kind than the audits know
     visited: bool = False  # is everything asked of the services meanwhile?
     repeats: bool = True  # it ends with the same weights to the bit, whatever strikes it; else with those that its own record leads to again
 
 
 RUNS = {
-    "refill": Kind(refill, audit),
-    "minibatch": Kind(minibatch, audit),
+    "refill": Kind(refill, audit=audit),
+    "minibatch": Kind(minibatch, audit=audit),
+    "preprocessed": Kind(refill, roles=(*ROLES, "pre"), audit=audit),
     "curriculum": Kind(curriculum),
     "visited": Kind(curriculum, visited=True),
     "supervised": Kind(supervised),
-    "inflight": Kind(inflight, audit_stream, repeats=False),
+    "inflight": Kind(inflight, audit=audit_stream, repeats=False),
 }
