@@ -110,9 +110,10 @@ enum rc submit_step_decode(struct submit_step *m, const struct json *body, struc
   if (rc) return rc;
   m->groups = group_items;
   m->push_to = target_items;
-  if (m->group_count > 0 && !(m->denominator >= DBL_MIN)) /* a smaller one may be flushed to zero */
-    return err_set(err, RC_INVALID, "denominator", "expected a positive number for a step over %zu groups, got %g",
-                   m->group_count, m->denominator);
+  if (m->denominator != 0 && !(m->denominator >= DBL_MIN)) /* a smaller one may be flushed to zero */
+    return err_set(err, RC_INVALID, "denominator",
+                   "expected 0, where nothing of the groups is trained on, or at least %g, got %g", DBL_MIN,
+                   m->denominator);
   if ((rc = inner_check(m, err)) != RC_OK) return rc;
   return wire_distinct("groups", m->groups, m->group_count, arena, err);
 }

@@ -83,6 +83,17 @@ def test_truncated_samples_count_in_their_group_and_are_not_trained_on(cluster, 
     assert status["totals"]["trained_tokens"] == trained > 0
 
 
+@pytest.mark.parametrize("changes", [{"mode": "pipelined"}, {"mode": "sync"}, {"mode": "pipelined", "update": "minibatch", "groups_per_step": 4}, {"mode": "inflight", "max_lag": 1}],
+                         ids=["pipelined", "sync", "minibatch", "inflight"])
+def test_a_step_of_truncated_samples_alone_is_skipped(cluster, changes):
+    """No token is trained on, so there is nothing to divide by."""
+    config = named("grpo", training={"normalization": "tokens"}, sampling={"max_new_tokens": 2, "ignore_eos": True}, filter={"zero_advantage": "keep"}, mask_truncated=True)
+    status = cluster.run({**config, **changes})
+    assert status["state"] == "completed" and status["totals"]["trained_tokens"] == 0
+    assert {(row["skipped"], row["loss"], row["groups"]) for row in status["history"]} == {(True, None, GROUPS)}
+    assert len(set(digests(status))) == 1
+
+
 def test_entropy_moves_the_weights_and_what_cannot_be_honoured_is_refused(cluster):
     _, plain = finished(cluster, named("cispo"))
     _, bonus = finished(cluster, named("cispo", training={"entropy_coefficient": 0.01}))

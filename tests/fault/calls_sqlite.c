@@ -28,7 +28,8 @@ int sqlite3_step(sqlite3_stmt *statement) {
 }
 
 /* SQLite's own asks the statement, not the step, how it went, and would take a refused step for one that was done. */
-int sqlite3_exec(sqlite3 *db, const char *sql, int (*row)(void *, int, char **, char **), void *context, char **message) {
+int sqlite3_exec(sqlite3 *db, const char *sql, int (*row)(void *, int, char **, char **), void *context,
+                 char **message) {
   int code = SQLITE_OK;
   if (row || message) return SQLITE(real_exec, sqlite3_exec)(db, sql, row, context, message);
   while (code == SQLITE_OK && sql[0]) {
