@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/unit/model/fma_clones.h"
+
 #define LITERAL static inline
 
 LITERAL uint32_t lit_bits(float x) {
@@ -34,8 +36,7 @@ LITERAL uint16_t lit_bf16(float x) {
 
 LITERAL float lit_operand(float x, bool bf16) { return bf16 ? lit_float((uint32_t)lit_bf16(x) << 16) : x; }
 
-/* fmaf is called where the CPU has no such instruction; most of the tests' time goes into it. */
-#define LITERAL_FMA __attribute__((unused, target_clones("fma", "default"))) static
+#define LITERAL_FMA FMA_CLONES static
 
 /* DOT over n pairs (a[i * sa], w[i * sw]). */
 LITERAL_FMA float lit_dot(const float *a, size_t sa, const float *w, size_t sw, int n) {

@@ -20,6 +20,7 @@
 #define CPU_ISA            emulated
 
 #include "common/model/cpu/isa/amx_tiles.h"
+#include "tests/unit/model/fma_clones.h"
 
 struct tiles_emulated {
   bool configured;
@@ -70,7 +71,7 @@ static inline float tile_operand(int t, int row, int element) {
   return x;
 }
 
-__attribute__((unused, target_clones("fma", "default"))) static void tile_dot(int c, int a, int b) {
+FMA_CLONES static void tile_dot(int c, int a, int b) {
   const struct tile_config *shape = &tiles.config;
   const int lanes = shape->row_bytes[c] / 4, pairs = shape->row_bytes[a] / 4;
   assert(tiles.configured && c != a && c != b && a != b);
