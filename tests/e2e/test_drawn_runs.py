@@ -104,6 +104,16 @@ def test_no_drawn_run_stands_still(tmp_path, seed):
     assert quiet < QUIET_MS, f"nothing moved for {quiet} ms after {after} ms of {json.dumps(made)}"
 
 
+def test_a_server_without_a_model_hears_of_the_first_run_at_once(tmp_path):
+    """Not with its next heartbeat, a quarter of a minute later."""
+    with Cluster(tmp_path, trainer=["--random-init", 1, "--threads", 1], coordinator=["--heartbeat-ms", 15000, "--worker-ttl-ms", 60000]) as cluster:
+        cluster.add_server("one", "--threads", 1)
+        run = cluster.create_run(grpo_config(1, groups=2, samples=2))
+        cluster.wait(run)
+        (opened, granted), = cluster.query("SELECT (SELECT min(opened_ms) FROM rounds), (SELECT min(granted_ms) FROM leases)")
+        assert granted - opened < QUIET_MS
+
+
 def main(seed=1, pools=20, limit=QUIET_MS):
     runs = slow = 0
     for at in range(seed, seed + pools):

@@ -26,7 +26,7 @@ enum rc poll_execute(struct core *c, struct command *cmd, struct err *err) {
   if (rc != RC_OK) return rc;
   if (w->kind != WORKER_GENERATION)
     return err_set(err, RC_FORBIDDEN, "id", "worker %s is a trainer; leases are for generation-servers", cmd->id);
-  worker_ready(c, w, true);
+  if (m->has_loaded) worker_ready(c, w, true);
   if (m->slots_free >= w->slots) cmd->patient = false; /* its slots are idle */
   rc = current_version_now(c, &answer.current, &arena, err);
   struct current_version held = {0};

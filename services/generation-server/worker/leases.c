@@ -73,6 +73,7 @@ struct leases {
   char worker_id[LIMIT_NAME_MAX]; /* "": not registered */
   uint64_t epoch;
   uint64_t activity; /* counts wake-ups, so that none is missed */
+  bool told; /* of a version, before there was an engine */
   bool draining, stopping;
   int64_t posted, tokens_resumed;
 };
@@ -216,6 +217,12 @@ static bool take_lease(struct leases *l, const struct lease *lease, const char *
   return h && rc == RC_OK;
 }
 
+static void note_told(struct leases *l, const struct current_version *current) {
+  pthread_mutex_lock(&l->mutex);
+  l->told |= current->has;
+  pthread_mutex_unlock(&l->mutex);
+}
+
 static bool still_registered(struct leases *l, const char *worker_id, uint64_t epoch) {
   pthread_mutex_lock(&l->mutex);
   const bool same = epoch == l->epoch && strcmp(worker_id, l->worker_id) == 0;
@@ -223,15 +230,17 @@ static bool still_registered(struct leases *l, const char *worker_id, uint64_t e
   return same;
 }
 
-/* One poll, without the mutex. Returns how long to pause before the next, 0: not at all. */
-static int64_t poll_once(struct leases *l, struct lease_request *request, const char *worker_id) {
+/* One poll, without the mutex. Returns how long to pause before the next, 0: not at all.  engine: NULL before there is
+ * one. */
+static int64_t poll_once(struct leases *l, struct lease_request *request, struct engine *engine,
+                         const char *worker_id) {
   struct arena arena = ARENA_INIT;
   struct err err;
   struct lease_answer answer;
   struct policy active;
   int64_t pause_ms = 0;
-  request->has_loaded = engine_policy(l->engine, &active);
-  request->loaded_digest = active.digest;
+  request->has_loaded = engine && engine_policy(engine, &active);
+  if (request->has_loaded) request->loaded_digest = active.digest;
   request->wait_ms = POLL_WAIT_MS;
   const struct coordinator_client client = {l->pull_http, l->options.coordinator};
   const int64_t begin_ms = clock_monotonic_ms();
@@ -240,6 +249,7 @@ static int64_t poll_once(struct leases *l, struct lease_request *request, const 
   if (rc == RC_OK && still_registered(l, worker_id, request->epoch)) {
     tell_ahead(l, &answer);
     l->options.told_current(l->options.context, &answer.current);
+    note_told(l, &answer.current);
     bool all = answer.lease_count > 0 || clock_monotonic_ms() - begin_ms >= PAUSE_MS;
     for (size_t i = 0; i < answer.lease_count; i++) all &= take_lease(l, &answer.leases[i], worker_id, request->epoch);
     if (!all) pause_ms = PAUSE_MS;
@@ -259,7 +269,10 @@ static void *puller_main(void *argument) {
   pthread_mutex_lock(&l->mutex);
   while (!l->stopping && !l->draining) {
     const uint64_t seen = l->activity;
-    const int wanted = l->engine && l->worker_id[0] ? samples_wanted(l) : 0;
+    struct engine *const engine = l->engine;
+    /* Without an engine it is not for leases that it asks, but to be told of the first version as soon as there is one;
+     * then the model is loaded. */
+    const int wanted = l->worker_id[0] && (engine || !l->told) ? samples_wanted(l) : 0;
     if (wanted <= 0) {
       wait_change(l, seen, 1000);
       continue;
@@ -268,7 +281,7 @@ static void *puller_main(void *argument) {
     char worker_id[LIMIT_NAME_MAX];
     memcpy(worker_id, l->worker_id, sizeof worker_id);
     pthread_mutex_unlock(&l->mutex);
-    const int64_t pause_ms = poll_once(l, &request, worker_id);
+    const int64_t pause_ms = poll_once(l, &request, engine, worker_id);
     pthread_mutex_lock(&l->mutex);
     if (pause_ms > 0)
       wait_change(l, seen, pause_ms); /* returns at once when something changed meanwhile, such as the active weights */

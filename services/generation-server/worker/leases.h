@@ -4,8 +4,9 @@
  *      +--engine_submit--> engine
  *
  * The puller asks for as many samples as there are slots, and `prefetch` more, so that no slot waits for a round
- * trip.  Results are posted by POSTERS threads with retries; a lease that this server does not hold any more (404, 409,
- * 410) is dropped, since its samples were granted to another server.
+ * trip.  Before there is an engine it asks too, to be told of the first version as soon as there is one.  Results are
+ * posted by POSTERS threads with retries; a lease that this server does not hold any more (404, 409, 410) is dropped,
+ * since its samples were granted to another server.
  *
  *   held ---> running ---> posting ---> gone
  *     +-- cannot be run here --^   (handed back unchanged, with the reason)

@@ -341,6 +341,9 @@ static void dispatch_knows_latency_and_length(void **state) {
   struct lease_answer a;
   post_run(f, GRPO(1, "}"));
   register_server(f, &s, "gen-1");
+  AWAIT(poll_once(f, &s, 64, &a, NULL) == RC_OK && s.has_loaded, "there is no version") a_moment_passes(f);
+  report_ready(f, &s);
+  time_passes(f, CORE_LOOK_MS); /* what passes before that is seen does not count */
   poll_leases(f, &s, 64, &a);
   time_passes(f, 200);
   answer_lease(f, &s, &a.leases[0]);
