@@ -2,7 +2,6 @@
 import dataclasses
 import re
 import signal
-
 import subprocess
 
 import rig  # noqa: F401  it puts tests/e2e on the path
