@@ -12,6 +12,7 @@ import tempfile
 import pytest
 
 from harness import DATA, Cluster, grpo_config
+from test_preprocess import preprocessor
 
 QUIET_MS = 5000  # a machine with much other work takes a while; a lease's poll waits for 15 s
 RUNS_OF_POOL = 6
@@ -69,8 +70,7 @@ def pool(folder, dice):
     for i in range(dice.randint(1, 3)):
         cluster.add_server(f"server-{i}", "--threads", 1, "--slots", dice.choice((1, 2, 4, 16)))
     for i in range(dice.choice((0, 0, 1, 2))):
-        cluster.start(f"pre-{i}", "trainer-server",
-                      ["--role", "preprocess", "--coordinator", cluster.coordinator.url, "--model", DATA / "model", "--random-init", 1, "--name", f"pre-{i}", "--threads", 1])
+        preprocessor(cluster, f"pre-{i}", DATA / "model", "--random-init", 1, "--threads", 1)
     return cluster
 
 

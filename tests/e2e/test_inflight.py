@@ -338,9 +338,9 @@ def test_one_flipped_bit_in_one_gradient_is_seen(base_model, tmp_path):
 # ---- elsewhere ----
 
 
-def replay(cluster, tmp_path, run, model, *trainer):
+def replay(cluster, tmp_path, run, model, *trainer, seconds=120):
     made = subprocess.run(
-        [ROOT / "deploy/replay.sh", cluster.database, run, "--model", model, *map(str, trainer)], capture_output=True, text=True, timeout=120,
+        [ROOT / "deploy/replay.sh", cluster.database, run, "--model", model, *map(str, trainer)], capture_output=True, text=True, timeout=seconds,
         env={**os.environ, "DATA_DIR": str(DATA), "BIN": str(BIN), "OUT": str(tmp_path / "replay")}, check=False)
     return made.returncode, made.stdout, made.stderr
 

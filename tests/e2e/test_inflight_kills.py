@@ -6,16 +6,14 @@ dead at once.  `replayed` has deploy/replay.sh compute the run again from the le
 As a program, for `make test-all`: test_inflight_kills.py [kills of each role [seed]].
 """
 import collections
-import os
 import pathlib
 import random
-import subprocess
 import sys
 import tempfile
 import time
 
-from harness import BIN, DATA, ROOT, make_base_model
-from test_inflight import ROUNDS, audit_stream, config
+from harness import make_base_model
+from test_inflight import ROUNDS, audit_stream, config, replay
 from test_overlap import FAST, SLOW, number, start
 
 ROLES = ["coordinator", "trainer", "one", "two"]
@@ -73,10 +71,9 @@ def play(folder, model, killer, made, wanted, seconds=240):
 
 
 def replayed(cluster, folder, run, model, *trainer):
-    made = subprocess.run([ROOT / "deploy/replay.sh", cluster.database, run, "--model", model, *map(str, trainer)], capture_output=True, text=True, timeout=180,
-                          env={**os.environ, "DATA_DIR": str(DATA), "BIN": str(BIN), "OUT": str(pathlib.Path(folder) / "replay")}, check=False)
-    assert made.returncode == 0, f"the record is not reached: {made.stderr}"
-    return made.stdout
+    code, said, why = replay(cluster, pathlib.Path(folder), run, model, *trainer, seconds=180)
+    assert code == 0, f"the record is not reached: {why}"
+    return said
 
 
 def test_every_role_is_killed(base_model, tmp_path):

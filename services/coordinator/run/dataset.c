@@ -230,19 +230,24 @@ int dataset_part(const struct dataset *d, int index) {
  * parts. */
 static uint64_t seed_of(uint64_t seed, int part) { return seed + (uint64_t)part * 0x9E3779B97F4A7C15u; }
 
+/* Without turns all lines are one part. */
+static struct part part_of(const struct dataset *d, int part) {
+  return d->weights ? d->parts[part] : (struct part){.count = d->count};
+}
+
 static struct dataset_place within_part(const struct dataset *d, struct dataset_order *order, int part,
                                         int64_t ordinal) {
-  const struct part whole = {.count = d->count}, *p = d->weights ? &d->parts[part] : &whole;
+  const struct part p = part_of(d, part);
   struct shuffled *lines = &order->parts[part];
-  const int64_t epoch = ordinal / p->count;
-  const int within = (int)(ordinal % p->count);
-  if (!order->shuffle) return (struct dataset_place){p->first + within, epoch};
+  const int64_t epoch = ordinal / p.count;
+  const int within = (int)(ordinal % p.count);
+  if (!order->shuffle) return (struct dataset_place){p.first + within, epoch};
   if (lines->epoch != epoch) {
-    for (int i = 0; i < p->count; i++) lines->items[i] = (uint32_t)i;
-    rng_shuffle(lines->items, (uint32_t)p->count, seed_of(order->seed, part), (uint32_t)epoch);
+    for (int i = 0; i < p.count; i++) lines->items[i] = (uint32_t)i;
+    rng_shuffle(lines->items, (uint32_t)p.count, seed_of(order->seed, part), (uint32_t)epoch);
     lines->epoch = epoch;
   }
-  return (struct dataset_place){p->first + (int)lines->items[within], epoch};
+  return (struct dataset_place){p.first + (int)lines->items[within], epoch};
 }
 
 /* The parts in turns, as evenly as their weights allow: at each place the part goes that is furthest behind. */
@@ -296,8 +301,7 @@ enum rc dataset_order_make(struct dataset_order *out, const struct dataset *d, b
   const int parts = !shuffle ? 0 : d->weights ? d->part_count : 1;
   struct dataset_order order = {.shuffle = shuffle, .seed = seed};
   bool made = !d->weights || shuffled_make(&order.turns, d->weights);
-  for (int i = 0; i < parts && made; i++)
-    made = shuffled_make(&order.parts[i], d->weights ? d->parts[i].count : d->count);
+  for (int i = 0; i < parts && made; i++) made = shuffled_make(&order.parts[i], part_of(d, i).count);
   if (!made) {
     dataset_order_free(&order);
     return err_set(err, RC_NO_MEMORY, NULL, "the order of %d prompts was refused its memory", d->count);

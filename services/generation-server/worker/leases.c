@@ -31,7 +31,8 @@ enum {
   POLL_WAIT_MS = 15000,
   POLL_SLACK_MS = 5000,
   POST_DEADLINE_MS = 20000,
-  PAUSE_MS = 100, /* between polls that returned early with nothing */
+  PAUSE_MS = 100,    /* between polls that returned early with nothing */
+  LOADING_MS = 1000, /* the same while the model is loaded, whose end ends the pause */
   BACKOFF_MIN_MS = 100,
   BACKOFF_MAX_MS = 3000,
   FAILURES_MAX = 8, /* answers 500 to one result */
@@ -73,7 +74,6 @@ struct leases {
   char worker_id[LIMIT_NAME_MAX]; /* "": not registered */
   uint64_t epoch;
   uint64_t activity; /* counts wake-ups, so that none is missed */
-  bool told; /* of a version, before there was an engine */
   bool draining, stopping;
   int64_t posted, tokens_resumed;
 };
@@ -217,12 +217,6 @@ static bool take_lease(struct leases *l, const struct lease *lease, const char *
   return h && rc == RC_OK;
 }
 
-static void note_told(struct leases *l, const struct current_version *current) {
-  pthread_mutex_lock(&l->mutex);
-  l->told |= current->has;
-  pthread_mutex_unlock(&l->mutex);
-}
-
 static bool still_registered(struct leases *l, const char *worker_id, uint64_t epoch) {
   pthread_mutex_lock(&l->mutex);
   const bool same = epoch == l->epoch && strcmp(worker_id, l->worker_id) == 0;
@@ -249,10 +243,9 @@ static int64_t poll_once(struct leases *l, struct lease_request *request, struct
   if (rc == RC_OK && still_registered(l, worker_id, request->epoch)) {
     tell_ahead(l, &answer);
     l->options.told_current(l->options.context, &answer.current);
-    note_told(l, &answer.current);
     bool all = answer.lease_count > 0 || clock_monotonic_ms() - begin_ms >= PAUSE_MS;
     for (size_t i = 0; i < answer.lease_count; i++) all &= take_lease(l, &answer.leases[i], worker_id, request->epoch);
-    if (!all) pause_ms = PAUSE_MS;
+    if (!all) pause_ms = engine ? PAUSE_MS : LOADING_MS;
   } else if (rc == RC_CONFLICT || rc == RC_NOT_FOUND) {
     if (still_registered(l, worker_id, request->epoch)) l->options.stale(l->options.context);
     pause_ms = PAUSE_MS;
@@ -272,7 +265,7 @@ static void *puller_main(void *argument) {
     struct engine *const engine = l->engine;
     /* Without an engine it is not for leases that it asks, but to be told of the first version as soon as there is one;
      * then the model is loaded. */
-    const int wanted = l->worker_id[0] && (engine || !l->told) ? samples_wanted(l) : 0;
+    const int wanted = l->worker_id[0] ? samples_wanted(l) : 0;
     if (wanted <= 0) {
       wait_change(l, seen, 1000);
       continue;
