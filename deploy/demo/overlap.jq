@@ -3,8 +3,9 @@
 def median: sort | if length == 0 then null else (.[(length - 1) / 2 | floor] + .[length / 2 | floor]) / 2 end;
 
 # When the round's last sample was drawn, as the servers tell.  Its groups are known to be complete later: the trainer checks them first, in sync too.
-def sampled_ms($intervals): .opened_ms as $from | .published_ms as $to
-  | ([$intervals[] | select(.[0] == "compute" and .[1] >= $from * 1000 and .[1] < $to * 1000) | .[2] / 1000] | max) // .generated_ms;
+# What is begun behind that is the next round's: its version is at the servers a little before it counts as published.
+def sampled_ms($intervals): .opened_ms as $from | .generated_ms as $to
+  | ([$intervals[] | select(.[0] == "compute" and .[2] > $from * 1000 and .[1] < $to * 1000) | .[2] / 1000] | max) // .generated_ms;
 
 # Of a timeline; milliseconds a round.  T_r is `sampling`, T_t is `training`: all that the trainer works, publishing too.
 def figures: [.workers[] | select(.kind == "generation") | .intervals[]] as $intervals | .rounds | {

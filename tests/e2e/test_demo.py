@@ -119,7 +119,7 @@ def test_sampling_bounds_a_round_where_training_is_shorter():
 
 
 def test_sampling_ends_with_the_last_sample_and_not_when_its_group_is_checked():
-    lanes = [("gen-1", "generation", [("compute", 1000, 1030), ("compute", 1100, 1140)]), ("gen-2", "generation", [("compute", 1005, 1040)]), ("trainer", "trainer", [("compute", 1040, 1095)])]
+    lanes = [("gen-1", "generation", [("compute", 1000, 1030), ("compute", 1098, 1140)]), ("gen-2", "generation", [("compute", 1005, 1040)]), ("trainer", "trainer", [("compute", 1040, 1095)])]
     found = overlap(timeline([100, 100], 60, 95, lanes), timeline([80], 10, 75))
     assert (found["sync"]["sampling"], found["pipelined"]["sampling"]) == (40, 75)
 
