@@ -303,6 +303,23 @@ def test_pause_resume_and_stop(base_model, tmp_path):
         finish(cluster, again)
 
 
+# ---- nothing to learn from ----
+
+
+def test_a_run_without_signal_is_held_and_told_so(base_model, tmp_path):
+    """A group of one sample has an advantage of zero: with the filter no step can ever be taken."""
+    with start(tmp_path, base_model) as cluster:
+        cluster.add_server("one", *FAST)
+        run = cluster.create_run({**config(filter={"zero_advantage": "shrink"}), "samples_per_group": 1})
+        for groups in (256, 512):
+            cluster.wait_until(f"{groups} groups in vain", lambda: f"all {groups} groups that were complete since step 0 are zero" in (cluster.status(run)["error"] or ""))
+            status = cluster.status(run)
+            assert status["state"] == "paused" and "filter.zero_advantage" in status["error"], status["error"]
+            call("POST", f"{cluster.coordinator.url}/v1/runs/{run}/resume")
+        call("POST", f"{cluster.coordinator.url}/v1/runs/{run}/stop")
+        cluster.wait(run, state="stopped")
+
+
 # ---- one flipped bit ----
 
 

@@ -40,6 +40,11 @@ int64_t lag_groups_dropped(int64_t samples_ahead, int64_t samples, int64_t compl
   return excess(complete, groups_of(samples_ahead, samples));
 }
 
+int64_t lag_groups_without_signal(int64_t groups_per_step) {
+  enum { STEPS = 16, LEAST = 256 };
+  return LEAST + excess(STEPS * groups_per_step, LEAST);
+}
+
 int64_t lag_groups_allowed(const struct stream_state *s) {
   int64_t most = groups_of(s->samples_ahead, s->samples);
   if (most > s->groups_needed) most = s->groups_needed;

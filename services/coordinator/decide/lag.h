@@ -48,6 +48,9 @@ struct stream_state {
  * go. */
 int64_t lag_groups_dropped(int64_t samples_ahead, int64_t samples, int64_t complete);
 
+/* So many complete groups of which a step can take none, because all advantages are zero, are more than chance. */
+int64_t lag_groups_without_signal(int64_t groups_per_step);
+
 /* How many groups may be issued now.  One is let through when none is ahead, so that the stream cannot dry up. */
 int64_t lag_groups_allowed(const struct stream_state *s);
 

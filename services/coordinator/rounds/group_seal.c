@@ -362,6 +362,7 @@ static enum rc group_seal(struct core *c, const struct group_head *h, int64_t fe
     rc = stream_closed(c, &closed, err);
   else if (rc == RC_OK && open == 0)
     rc = round_generated(c, h->run, h->round, err);
+  if (rc == RC_OK && closed.dropped && config->mode == MODE_INFLIGHT) rc = stream_filtered(c, h->run, err);
   if (rc != RC_OK) return rc;
   if (done) latency_note(c, h); /* else it has waited for judges or for its check, and samplers are not slow because
                                  * they are */

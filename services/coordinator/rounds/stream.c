@@ -1,6 +1,9 @@
 /* Issues the groups of an `inflight` run, finds its full rounds, and drops what has become too old: see stream.h. */
 #include "services/coordinator/rounds/stream.h"
 
+#include <inttypes.h>
+#include <stdio.h>
+
 #include "services/coordinator/decide/lag.h"
 #include "services/coordinator/decide/ordinals.h"
 #include "services/coordinator/decide/stored.h"
@@ -201,6 +204,34 @@ enum rc stream_closed(struct core *c, const struct stream_group *g, struct err *
   if (rc != RC_OK || open) return rc;
   rc = round_evaluated(c, g->run, g->round, err);
   return rc == RC_OK ? stream_when_full(c, g->run, err) : rc;
+}
+
+enum rc stream_filtered(struct core *c, int64_t run, struct err *err) {
+  const struct run_config *config = &c->context->config;
+  const int64_t most = lag_groups_without_signal(config->groups_per_step);
+  struct filling f = {0};
+  enum run_state state = RUN_QUEUED;
+  int64_t without = 0, sealed = 0, planned = 0, taken = 0;
+  char why[320];
+  enum rc rc = filling_read(c, run, &f, err);
+  if (rc == RC_OK)
+    rc = store_int(c->store, &without, err,
+                   "SELECT groups_filtered - groups_lagged - groups_overflowed - groups_refused FROM rounds WHERE run "
+                   "= ?1 AND round = ?2",
+                   BINDS(b_int(run), b_int(f.round)));
+  if (rc != RC_OK || without == 0 || without % most != 0) return rc;
+  rc = groups_sealed(c, run, &sealed, err);
+  if (rc == RC_OK) rc = groups_taken(c, run, f.round, &taken, err);
+  if (rc == RC_OK) rc = groups_taken(c, run, f.round + 1, &planned, err);
+  if (rc == RC_OK) rc = run_state_of(c->store, run, &state, err);
+  if (rc != RC_OK || sealed + taken + planned > 0 || state != RUN_RUNNING) return rc;
+  snprintf(why, sizeof why,
+           "expected groups to train on, but the advantages of all %" PRId64
+           " groups that were complete since step %" PRId64
+           " are zero, and filter.zero_advantage leaves such groups out: see whether the verifier tells right from "
+           "wrong and whether the problems are neither too easy nor too hard",
+           without, f.round);
+  return run_hold(c, run, why, err);
 }
 
 /* ---- a version ---- */

@@ -39,6 +39,9 @@ struct stream_group {
 };
 /* The last of a round's evaluation: its figures are told, and the run's last step may have waited for them. */
 enum rc stream_closed(struct core *c, const struct stream_group *g, struct err *err);
+/* A group was left out because its advantages are zero.  Where nothing else has come since the last step, for as many
+ * groups as lag.h says, the run is held: sampling on would bring no step either.  Resumed, it gets as many again. */
+enum rc stream_filtered(struct core *c, int64_t run, struct err *err);
 /* In `inflight`, of whoever is in quarantine from now on: what it drew can be checked no more, or only in part, unless
  * the trainer has it already.  Its samples of open groups are drawn again, and complete groups that have some are
  * dropped (refused).  round: that is being filled. */

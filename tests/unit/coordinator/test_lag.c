@@ -89,6 +89,14 @@ static void a_full_queue_drops_what_is_more_than_it_holds(void **state) {
   }
 }
 
+static void a_run_is_held_after_sixteen_steps_of_groups_without_signal_and_256_at_least(void **state) {
+  (void)state;
+  assert_int_equal(lag_groups_without_signal(1), 256);
+  assert_int_equal(lag_groups_without_signal(16), 256);
+  assert_int_equal(lag_groups_without_signal(17), 272);
+  assert_int_equal(lag_groups_without_signal(64), 1024);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(versions_within_the_range_may_be_sampled_from),
@@ -97,6 +105,7 @@ int main(void) {
       cmocka_unit_test(exact_are_those_behind_the_last_that_is_not_compared),
       cmocka_unit_test(groups_are_issued_up_to_both_bounds),
       cmocka_unit_test(a_full_queue_drops_what_is_more_than_it_holds),
+      cmocka_unit_test(a_run_is_held_after_sixteen_steps_of_groups_without_signal_and_256_at_least),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
