@@ -118,7 +118,7 @@ static enum rc inexact(struct core *c, const struct refusals *m, const struct re
   const struct id_text id = id_sample(m->run, r->round, r->group, r->sample);
   char why[ACCUSED_DETAIL_MAX + LIMIT_NAME_MAX + 16];
   const enum rc rc = journal_incident(c, m->run, "inexact", id.text, detail, err);
-  if (rc != RC_OK || c->context->config.on_inexact != INEXACT_FAIL) return rc;
+  if (rc != RC_OK || !c->context || c->context->config.on_inexact != INEXACT_FAIL) return rc; /* NULL: it has ended */
   snprintf(why, sizeof why, "sample %s: %s", id.text, detail);
   return run_hold(c, m->run, why, err);
 }
@@ -197,7 +197,7 @@ static enum rc refused_settle(struct core *c, const struct refusals *m, struct a
                                   .count = groups_of(m, drawers, left)};
   rc = batches_leave(c, &leaving, err);
   if (rc == RC_OK) rc = samples_settle(c, m, &leaving, drawers, &accused, err);
-  for (int i = 0; i < accused.count && rc == RC_OK && !held; i++)
+  for (int i = 0; i < accused.count && rc == RC_OK && !held && c->context; i++)
     rc = accused_judge(c, &accused, accused.names[i], &held, err);
   return rc == RC_OK ? when_stopping(c, m, err) : rc;
 }

@@ -15,9 +15,10 @@ enum { AHEAD = 2 };
 /* Are batches of the round to be sent, or waited for? */
 static bool trains(const struct active_run *a, const struct run_config *config) {
   if (!a->has_round || a->round >= a->rounds) return false; /* behind the last one nothing is trained */
-  if (a->state == RUN_PAUSED && run_is_supervised(config)) return false;
+  const bool again = a->round_state == ROUND_STEPPING && a->undone > 0; /* a step lost its batches with its trainer */
+  if (a->state == RUN_PAUSED && run_is_supervised(config)) return again;
   if (a->round_state == ROUND_OPEN) return config->mode != MODE_SYNC;
-  return a->round_state == ROUND_TRAINING || (a->round_state == ROUND_STEPPING && a->undone > 0);
+  return a->round_state == ROUND_TRAINING || again;
 }
 
 enum next_work next_work(const struct active_run *a, bool trainer, const struct run_config *config, int64_t *round) {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/base/log.h"
+#include "services/coordinator/checks/sample_checks.h"
 #include "services/coordinator/rounds/run_life.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/writer/core_state.h"
@@ -115,7 +116,7 @@ int64_t trouble_meet(struct driver *d, const struct active_run *a, enum rc rc, c
 void trouble_over(struct driver *d, const struct active_run *a) {
   struct err err = {0};
   d->trouble_since_ms = 0;
-  if (!a->waiting_for[0]) return;
+  if (!a->waiting_for[0] || strncmp(a->waiting_for, CHECKS_WAIT, strlen(CHECKS_WAIT)) == 0) return;
   log_info("run %s goes on", id_run(a->run).text);
   if (tell(d, wait_execute, &(struct trouble_message){.run = a->run}, &err) != RC_OK)
     log_warn("run %s goes on, and could not be shown to: %s", id_run(a->run).text, err.message);

@@ -1,6 +1,8 @@
 /* Keeps pass rates, and walks along the dataset's order past the prompts that rest. */
 #include "services/coordinator/records/curriculum.h"
 
+#include <inttypes.h>
+
 #include "services/coordinator/decide/ordinals.h"
 #include "services/coordinator/decide/stored.h"
 #include "services/coordinator/run/run_context.h"
@@ -10,14 +12,18 @@
   "FROM groups g JOIN samples s ON s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal WHERE "     \
   "s.state = " SQL_SAMPLE_DONE " AND s.reward IS NOT NULL AND g.ordinal < ?3 AND "
 
+/* Of an item that has come before, what it has earned now stands. */
+#define NEWEST                                                                                               \
+  " ON CONFLICT (run, item) DO UPDATE SET samples = excluded.samples, passed = excluded.passed, epoch = " \
+  "excluded.epoch"
+
 static enum rc record_round(struct core *c, int64_t round, struct err *err) {
   const struct curriculum_config *rule = &c->context->config.curriculum;
   return store_exec(
       c->store, err,
       "INSERT INTO prompt_rates (run, item, samples, passed, epoch) SELECT g.run, g.dataset_index, count(*), "
       "sum(s.reward >= ?4), max(g.dataset_epoch) " RATES_OF
-      "g.run = ?1 AND g.round = ?2 GROUP BY g.dataset_index ON CONFLICT (run, item) DO UPDATE SET samples "
-      "= excluded.samples, passed = excluded.passed, epoch = excluded.epoch",
+      "g.run = ?1 AND g.round = ?2 GROUP BY g.dataset_index" NEWEST,
       BINDS(b_int(c->context->run), b_int(round), b_int(ORDINAL_EVALUATION_FIRST), b_real(rule->pass_reward)));
 }
 
@@ -34,17 +40,31 @@ static enum rc same_lines(struct core *c, int64_t from, const char *name, struct
   return rc;
 }
 
+enum rc curriculum_countable(struct store *s, int64_t run, const char *name, struct err *err) {
+  int64_t dropped = 0;
+  const enum rc rc = store_int(s, &dropped, err,
+                               "SELECT count(*) FROM rounds WHERE run = ?1 AND rollouts_state <> " SQL_ROLLOUTS_KEPT,
+                               BINDS(b_int(run)));
+  if (rc != RC_OK || dropped == 0) return rc;
+  return err_set(err, RC_INVALID, "dataset.curriculum.from",
+                 "run %s has dropped the rollouts of %" PRId64
+                 " of its rounds (keep_rounds), so their pass rates are not known any more: name a run that keeps "
+                 "them, such as one with objective evaluate",
+                 name, dropped);
+}
+
 static enum rc record_earlier_run(struct core *c, struct err *err) {
   const struct curriculum_config *rule = &c->context->config.curriculum;
   int64_t from = 0;
   if (!rule->from[0]) return RC_OK;
   enum rc rc = id_parse_run(&from, rule->from, err);
   if (rc == RC_OK) rc = same_lines(c, from, rule->from, err);
+  if (rc == RC_OK) rc = curriculum_countable(c->store, from, rule->from, err);
   if (rc != RC_OK) return rc;
   return store_exec(
       c->store, err,
       "INSERT INTO prompt_rates (run, item, samples, passed, epoch) SELECT ?1, g.dataset_index, count(*), "
-      "sum(s.reward >= ?4), -1 " RATES_OF "g.run = ?2 GROUP BY g.dataset_index",
+      "sum(s.reward >= ?4), -1 " RATES_OF "g.run = ?2 GROUP BY g.round, g.dataset_index ORDER BY g.round" NEWEST,
       BINDS(b_int(c->context->run), b_int(from), b_int(ORDINAL_EVALUATION_FIRST), b_real(rule->pass_reward)));
 }
 

@@ -28,6 +28,8 @@ enum rc curriculum_open(struct core *c, int64_t round, struct curriculum_walk *o
 enum rc curriculum_resume(struct core *c, int64_t round, struct curriculum_walk *out, struct err *err);
 /* The next prompt, and the walk behind it. */
 enum rc curriculum_take(struct core *c, struct curriculum_walk *walk, struct dataset_place *out, struct err *err);
+/* RC_INVALID: pass rates cannot be counted of a run that has dropped rollouts; name: as it was given. */
+enum rc curriculum_countable(struct store *s, int64_t run, const char *name, struct err *err);
 /* Keeps the walk with the round. */
 enum rc curriculum_keep(struct core *c, int64_t round, const struct curriculum_walk *walk, struct err *err);
 

@@ -119,7 +119,7 @@ enum rc run_end(struct core *c, int64_t run, enum run_state to, const char *erro
   if (rc == RC_OK) rc = remote_rewards_forget_run(c, run, err);
   if (rc == RC_OK) slot_windows_end(c->rounds->windows, run, c->now_ms);
   if (rc == RC_OK && c->context && c->context->run == run) {
-    run_context_release(c->context);
+    c->ended = c->context;
     c->context = NULL;
     rounds_context_changed(c);
   }

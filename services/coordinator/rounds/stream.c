@@ -261,12 +261,16 @@ static enum rc samples_found(struct core *c, int64_t run, struct bind which, con
   " FROM groups g INDEXED BY groups_open CROSS JOIN " table " s ON s.run = g.run AND s.round = g.round AND " \
   "s.group_ordinal = g.ordinal WHERE g.run = ?1 AND g.state = " SQL_GROUP_OPEN " AND "
 
-/* Finished samples of training groups; then the beginnings of any, which no lease can hold any more. */
+/* Finished samples of training groups; then the beginnings of what waits again, which no lease can hold any more.  A
+ * finished sample of an evaluation stays, however old it is. */
 static enum rc stale_samples(struct core *c, int64_t run, int64_t oldest, struct err *err) {
   static const char finished[] = "SELECT s.round, s.group_ordinal, s.sample, s.tokens" OPEN_GROUPS(
       "samples") "g.purpose = " SQL_PURPOSE_TRAINING " AND s.version_first < ?2 AND s.state = " SQL_SAMPLE_DONE;
   static const char begun[] =
-      "SELECT s.round, s.group_ordinal, s.sample, 0" OPEN_GROUPS("spans") "s.version < ?2 AND s.start = 0";
+      "SELECT s.round, s.group_ordinal, s.sample, 0" OPEN_GROUPS(
+          "samples") "s.state = " SQL_SAMPLE_WAITING " AND EXISTS (SELECT 1 FROM spans p WHERE p.run = s.run AND "
+                     "p.round = s.round AND p.group_ordinal = s.group_ordinal AND p.sample = s.sample AND p.start = 0 "
+                     "AND p.version < ?2)";
   const enum rc rc = samples_found(c, run, b_int(oldest), finished, sample_again, err);
   return rc == RC_OK ? samples_found(c, run, b_int(oldest), begun, sample_tokens_drop, err) : rc;
 }

@@ -314,10 +314,11 @@ static enum rc resolve_stream(struct run_config *c, bool has_groups_per_round, s
         c->groups_per_round, c->groups_per_step);
   if (c->max_lag < 0) c->max_lag = MAX_LAG;
   const int64_t step = (int64_t)c->groups_per_step * c->samples_per_group;
-  if (c->samples_ahead == 0) c->samples_ahead = (int32_t)(STEPS_AHEAD * step);
-  if (c->samples_ahead > (int64_t)LIMIT_GROUPS_PER_ROUND * c->samples_per_group)
+  const int64_t most = (int64_t)LIMIT_GROUPS_PER_ROUND * c->samples_per_group;
+  if (c->samples_ahead == 0) c->samples_ahead = (int32_t)(STEPS_AHEAD * step < most ? STEPS_AHEAD * step : most);
+  if (c->samples_ahead > most)
     return err_set(err, RC_INVALID, "samples_ahead", "expected at most %d groups, %lld samples, got %d",
-                   LIMIT_GROUPS_PER_ROUND, (long long)LIMIT_GROUPS_PER_ROUND * c->samples_per_group, c->samples_ahead);
+                   LIMIT_GROUPS_PER_ROUND, (long long)most, c->samples_ahead);
   if (c->samples_ahead >= c->samples_per_group) return RC_OK;
   return err_set(err, RC_INVALID, "samples_ahead", "expected at least a group (%d samples), got %d",
                  c->samples_per_group, c->samples_ahead);

@@ -6,6 +6,7 @@
 
 #include "common/base/log.h"
 #include "services/coordinator/decide/states.h"
+#include "services/coordinator/records/curriculum.h"
 #include "services/coordinator/trainer/model_files.h"
 #include "services/coordinator/trainer/trainer_target.h"
 #include "services/coordinator/store/ids.h"
@@ -71,7 +72,7 @@ static enum rc curriculum_known(struct store *s, const struct run_config *config
   if (rc == RC_OK && !run_config_same_dataset(config, &theirs))
     rc = err_set(err, RC_INVALID, field, "run %s is over another dataset, or reads it in another way", from);
   arena_free(&arena);
-  return rc;
+  return rc == RC_OK ? curriculum_countable(s, run, from, err) : rc;
 }
 
 /* Asks the database whether the run may start there, and which trainer there is. */

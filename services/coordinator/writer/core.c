@@ -190,6 +190,8 @@ static enum rc in_savepoint(struct core *c, command_execute execute, struct comm
   struct event **mark = c->events_tail;
   enum rc rc = store_exec(c->store, err, "SAVEPOINT command", NO_BINDS);
   if (rc == RC_OK) rc = execute(c, cmd, err);
+  run_context_release(c->ended);
+  c->ended = NULL;
   if (rc == RC_OK) return store_exec(c->store, err, "RELEASE command", NO_BINDS);
   c->undone++;
   events_free(*mark);

@@ -37,6 +37,7 @@ struct core {
   bool checks_due;                     /* a group waits for its check since it or, in mode sync, is sampled no more:
                                         * while others are, checks wait (checks/check_message.c) */
   struct run_context *context;         /* of the active run; NULL: no leases, no results */
+  struct run_context *ended;           /* of a run that the savepoint in hand has ended: who called may read it still */
   struct pool *pool;                   /* pool/pool.h */
   struct rounds *rounds;               /* rounds/rounds.h */
   struct metric *m_incidents;

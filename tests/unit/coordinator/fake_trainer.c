@@ -202,6 +202,11 @@ static void fake_check(struct http_request *r, struct fake_trainer *t, const str
   http_reply_text(r, 202, "{}");
 }
 
+static bool is_refused(const struct fake_trainer *t, const char *group) {
+  const size_t len = strlen(t->refuse);
+  return len > 0 && (t->refuse[len - 1] == '.' ? strncmp(group, t->refuse, len) == 0 : strcmp(group, t->refuse) == 0);
+}
+
 /* Answers are computed when the batch arrives, and kept as text. */
 static void fake_submit(struct http_request *r, void *context) {
   struct fake_trainer *t = context;
@@ -224,7 +229,7 @@ static void fake_submit(struct http_request *r, void *context) {
   }
   struct batch_status s = {.batch_id = m.batch_id, .state = JOB_DONE};
   s.samples = arena_alloc(http_arena(r), 4096, sizeof *s.samples);
-  struct sample_refusal refusal = {.reason = t->refuse_for, .token = 1, .token_logprob = -0.5, .logprob = -4};
+  struct sample_refusal *refusals = arena_alloc(http_arena(r), m.group_count + 1, sizeof *refusals);
   if (m.verify.wanted) {
     t->verified++;
     t->exact_from = m.groups[0].samples[0].exact_from;
@@ -233,10 +238,10 @@ static void fake_submit(struct http_request *r, void *context) {
     const struct batch_sample *first = &m.groups[g].samples[0];
     groups[g] = m.groups[g].id;
     const bool judged = m.verify.wanted && (first->exact_from >= 0 || m.verify.inexact_too);
-    if (judged && strcmp(m.groups[g].id, t->refuse) == 0) {
-      refusal.id = first->id;
-      s.refusals = &refusal;
-      s.refusal_count = 1;
+    if (judged && is_refused(t, m.groups[g].id)) {
+      refusals[s.refusal_count++] = (struct sample_refusal){
+          .id = first->id, .reason = t->refuse_for, .token = 1, .token_logprob = -0.5, .logprob = -4};
+      s.refusals = refusals;
       continue;
     }
     for (size_t i = 0; i < m.groups[g].sample_count; i++) {

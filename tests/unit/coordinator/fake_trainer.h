@@ -47,7 +47,7 @@ struct fake_trainer {
   int failed_checks;   /* so many of the next checks fail */
   bool slow_checks;    /* checks go on until this is cleared */
   int64_t compute_us;  /* that every batch is said to have taken */
-  char refuse[64];     /* the first sample of this group is refused where it is verified */
+  char refuse[64];     /* the first sample of this group is refused where it is verified; "r1.0.": of each of a round */
   enum refusal_reason refuse_for;
   bool slow_batches;   /* those that come are still computed while this is set */
   int strange;         /* so many openings are refused: this trainer has not heard of the epoch */

@@ -264,6 +264,41 @@ static void fail_pauses_the_run_and_goes_on_without_the_group(void **state) {
   expect_a_whole_step(f);
 }
 
+/* The run ends with the first of them, while version 1 is announced and its push still goes on. */
+static void two_inexact_groups_of_a_run_that_is_stopping_stop_it(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease leases[AHEAD];
+  struct err err = {0};
+  post_run(f, VERIFIED(",\"on_inexact\":\"fail\""));
+  json_free(wait_state(f, "r1", "running"));
+  register_server_as(f, &s, "gpu", WORKER_FASTEST);
+  take(f, &s, leases, AHEAD);
+  f->trainer.slow_steps = true;
+  for (int i = 0; i < GROUPS; i++) answer_lease(f, &s, &leases[i]);
+  AWAIT(fake_trainer_steps(&f->trainer) == 1, "no step") a_moment_passes(f);
+  for (int i = GROUPS; i < AHEAD; i++) answer_lease(f, &s, &leases[i]);
+  const int before = fake_trainer_batches(&f->trainer);
+  pthread_mutex_lock(&f->trainer.lock);
+  f->trainer.slow_batches = true;
+  snprintf(f->trainer.refuse, sizeof f->trainer.refuse, "r1.0.");
+  pthread_mutex_unlock(&f->trainer.lock);
+  struct version_announce m = {.run = "r1",
+                               .step_id = "r1.0",
+                               .worker_id = f->trainer_is.worker_id,
+                               .epoch = f->trainer_is.epoch,
+                               .fence = f->trainer_is.fence,
+                               .version = 1,
+                               .grad_norm = 0.5,
+                               .lr = 0.25};
+  fake_digest(&m.digest, "r1", 1);
+  if (coordinator_announce_version(&f->client, &m, DEADLINE_MS, &err) != RC_OK) fail_msg("%s", err.message);
+  AWAIT(fake_trainer_batches(&f->trainer) > before, "the next batch is not sent") a_moment_passes(f);
+  assert_int_equal(call(f, "POST", "/v1/runs/r1/stop", NULL, NULL), 200);
+  fake_trainer_finish_batches(&f->trainer);
+  json_free(wait_state(f, "r1", "stopped"));
+}
+
 int main(void) {
 #define T(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
   const struct CMUnitTest tests[] = {
@@ -277,6 +312,7 @@ int main(void) {
       T(drop_leaves_out_what_is_inexact_and_accuses_nobody),
       T(past_a_bound_nobody_is_accused_where_no_others_tell),
       T(fail_pauses_the_run_and_goes_on_without_the_group),
+      T(two_inexact_groups_of_a_run_that_is_stopping_stop_it),
   };
   return cmocka_run_group_tests_name("coordinator/refusals", tests, NULL, NULL);
 }

@@ -390,6 +390,8 @@ static void a_run_in_flight_has_its_own_defaults(void **state) {
       {",\"groups_per_step\":4,\"groups_per_round\":4,\"samples_ahead\":8,\"kv\":\"recompute\"", 4, 8, 8, true,
        false, ORDER_COMPLETION},
       {",\"full\":\"block\"", 64, 8, 1024, false, false, ORDER_COMPLETION},
+      {",\"groups_per_round\":2049", 2049, 8, 32768, false, false, ORDER_COMPLETION},
+      {",\"groups_per_round\":4096", 4096, 8, 32768, false, false, ORDER_COMPLETION},
       {",\"full\":\"drop_oldest\"", 64, 8, 1024, false, true, ORDER_COMPLETION},
       {",\"order\":\"submission\",\"update\":\"inflight\",\"kv\":null", 64, 8, 1024, false, false, ORDER_SUBMISSION},
   };

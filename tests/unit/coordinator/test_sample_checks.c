@@ -2,6 +2,7 @@
  * on. */
 #include "tests/unit/base/cm.h"
 
+#include <limits.h>
 #include <string.h>
 
 #include "common/base/clock.h"
@@ -118,6 +119,30 @@ static void a_check_that_outlives_its_trainer_decides_nothing(void **state) {
   json_free(serve_run(f, &honest, "r1", "completed"));
 }
 
+/* Nothing of the run goes on meanwhile, so it says why; then it says so no more. */
+static void checks_that_keep_failing_are_what_the_run_waits_for(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  register_server(f, &s, "honest");
+  f->trainer.failed_checks = INT_MAX;
+  post_run(f, CHECKED);
+  const struct lease drawn = lease_of(f, &s, WHOLE);
+  answer_lease(f, &s, &drawn);
+#define WAITS "SELECT count(*) FROM runs WHERE waiting_for LIKE 'samples could not be checked: %'"
+  AWAIT(read_int(f, WAITS) == 1, "the run does not say what it waits for") time_passes(f, 200);
+  assert_true(read_int(f, "SELECT error IS NULL FROM runs"));
+  for (int i = 0; i < LOOKS; i++) time_passes(f, 200);
+  assert_int_equal(read_int(f, WAITS), 1); /* the driver lets it stand */
+  /* so it does to a coordinator that comes back, until a check holds */
+  coordinator_restart(f);
+  pthread_mutex_lock(&f->trainer.lock);
+  f->trainer.failed_checks = 0;
+  pthread_mutex_unlock(&f->trainer.lock);
+  AWAIT(read_int(f, "SELECT waiting_for IS NULL FROM runs"), "it still waits") time_passes(f, 200);
+  register_server(f, &s, "honest");
+  json_free(serve_run(f, &s, "r1", "completed"));
+}
+
 /* In sync, checks wait until nothing is sampled any more: an evaluation that ends last sends for them.  Otherwise the
  * checkers would look when their rest is over, 200 ms later. */
 static void checks_of_a_round_in_sync_begin_when_its_evaluation_ends(void **state) {
@@ -154,6 +179,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(checks_of_a_round_in_sync_begin_when_its_evaluation_ends, setup,
                                       fixture_teardown),
       cmocka_unit_test_setup_teardown(a_check_that_outlives_its_trainer_decides_nothing, setup, fixture_teardown),
+      cmocka_unit_test_setup_teardown(checks_that_keep_failing_are_what_the_run_waits_for, setup, fixture_teardown),
   };
   return cmocka_run_group_tests_name("coordinator/sample_checks", tests, NULL, NULL);
 }

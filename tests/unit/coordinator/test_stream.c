@@ -283,6 +283,40 @@ static void the_last_step_waits_for_all_evaluations(void **state) {
   assert_int_equal(read_int(f, "SELECT count(*) FROM groups WHERE state NOT IN (3, 6)"), 0);
 }
 
+/* One sample of the problem is in, drawn by versions 0 and 1, and its sibling is not: no lag makes it too old. */
+static void a_finished_sample_of_an_evaluation_stays_however_old(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease leases[2 * GROUPS], problem = {0};
+  struct lease_answer a;
+  struct err err = {0};
+  int n = 0;
+  post_run(f, STREAM(3, ",\"evaluation\":{\"path\":\"train.jsonl\",\"every_rounds\":9,\"samples\":4,\"problems\":1}"));
+  json_free(wait_state(f, "r1", "running"));
+  register_server(f, &s, "gen-1");
+  while (!problem.id || n < 2 * GROUPS) {
+    poll_leases(f, &s, SLOTS, &a);
+    for (size_t i = 0; i < a.lease_count; i++) {
+      if (a.leases[i].purpose == LEASE_EVALUATION)
+        problem = a.leases[i];
+      else if (n < 2 * GROUPS)
+        leases[n++] = a.leases[i];
+    }
+  }
+  assert_int_equal(problem.sample_count, SAMPLES); /* of four */
+  for (int i = 0; i < GROUPS; i++) answer_lease(f, &s, &leases[i]);
+  wait_version(f, 1);
+  struct lease_result r = make_result(f, &s, &problem);
+  for (int i = 0; i < SAMPLES; i++) two_versions(f, &r.samples[i], 1, 0, 1);
+  fake_digest(&r.loaded_digest, "r1", 1);
+  if (put_result(f, &problem, &r, NULL, &err) != RC_OK) fail_msg("%s", err.message);
+#define ROLLOUTS "SELECT count(*) FROM rollouts WHERE group_ordinal >= 8192"
+  assert_int_equal(read_int(f, ROLLOUTS), SAMPLES);
+  for (int i = GROUPS; i < 2 * GROUPS; i++) answer_lease(f, &s, &leases[i]);
+  wait_version(f, 2);
+  assert_int_equal(read_int(f, ROLLOUTS), SAMPLES);
+}
+
 static void a_paused_run_issues_nothing(void **state) {
   struct fixture *f = *state;
   struct lease leases[2 * GROUPS];
@@ -312,6 +346,7 @@ int main(void) {
       T(what_is_max_lag_old_is_trained_on),
       T(a_full_queue_drops_its_oldest_and_counts_it),
       T(the_last_step_waits_for_all_evaluations),
+      T(a_finished_sample_of_an_evaluation_stays_however_old),
       T(a_paused_run_issues_nothing),
   };
   return cmocka_run_group_tests_name("coordinator/stream", tests, NULL, NULL);

@@ -294,6 +294,51 @@ static void more_workers_than_its_flag_allows_are_refused(void **state) {
   register_server(f, &s, "gen-2"); /* it replaces its earlier incarnation */
 }
 
+/* What was leased goes on, and with the last of it the run completes: nobody else holds its configuration by then. */
+static void an_evaluation_that_trouble_has_paused_ends_with_what_was_leased(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  enum { PROBLEMS = 10 };
+  struct lease leases[PROBLEMS];
+  post_run(f,
+           "{\"seed\":3,\"dataset\":{\"path\":\"train.jsonl\",\"shuffle\":false},\"groups_per_round\":0,"
+           "\"samples_per_group\":2,\"sampling\":{\"temperature\":1.0,\"max_new_tokens\":8},"
+           "\"training\":{\"objective\":\"evaluate\"}}");
+  json_free(wait_state(f, "r1", "running"));
+  register_server(f, &s, "gen-1");
+  collect_leases(f, &s, leases, PROBLEMS);
+  fake_trainer_forget(&f->trainer, true);
+  register_trainer(f);
+  json_free(wait_held(f, "r1", "digest"));
+  for (int i = 0; i < PROBLEMS; i++) answer_lease(f, &s, &leases[i]);
+  json_free(wait_state(f, "r1", "completed"));
+}
+
+/* A trainer that comes back after it was lost with a step takes the step's batches again, though the user has paused
+ * the run meanwhile. */
+static void a_paused_supervised_step_is_taken_again_with_its_batches(void **state) {
+  struct fixture *f = *state;
+  f->trainer.slow_steps = true;
+  post_run(f,
+           "{\"rounds\":3,\"seed\":3,\"dataset\":{\"path\":\"warm.jsonl\",\"shuffle\":false},\"groups_per_round\":3,"
+           "\"samples_per_group\":2,\"training\":{\"objective\":\"cross_entropy\"}}");
+  AWAIT(fake_trainer_steps(&f->trainer) == 1, "no step") a_moment_passes(f);
+  assert_int_equal(call(f, "POST", "/v1/runs/r1/pause", NULL, NULL), 200);
+  fake_trainer_forget(&f->trainer, false);
+  fake_trainer_finish_steps(&f->trainer);
+  register_trainer(f);
+  AWAIT(read_int(f, "SELECT max(version) FROM versions") == 1, "the step was not taken") a_moment_passes(f);
+  char order[FAKE_ORDER];
+  fake_trainer_order(&f->trainer, order);
+  const char *const step = strstr(order, "step");
+  assert_non_null(step);
+  assert_non_null(strstr(step, "b0[0,1,2] step[0,1,2]"));
+  struct json *run = get_run(f, "r1");
+  assert_string_equal(json_string(json_get(run, "state"), NULL), "paused");
+  assert_int_equal(json_type_of(json_get(run, "error")), JSON_NULL);
+  json_free(run);
+}
+
 /* In processor time, so that a busy machine fails nothing. */
 static void a_round_of_a_thousand_samples_is_quick(void **state) {
   struct fixture *f = *state;
@@ -319,6 +364,8 @@ int main(void) {
       CASE(samples_that_had_ended_before_a_hand_back_are_kept),
       CASE(a_hand_back_of_fewer_tokens_keeps_the_more),
       CASE(a_paused_evaluation_ends_with_its_last_result),
+      CASE(an_evaluation_that_trouble_has_paused_ends_with_what_was_leased),
+      CASE(a_paused_supervised_step_is_taken_again_with_its_batches),
       CASE(only_the_holder_of_the_trainers_place_publishes),
       CASE(a_step_that_failed_is_submitted_anew),
       CASE(a_trainer_that_has_taken_the_step_is_asked_for_no_batch_of_it),
