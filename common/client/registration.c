@@ -87,6 +87,10 @@ static enum rc register_once(struct registration *r, const struct coordinator_cl
   struct arena arena = ARENA_INIT;
   struct worker_registered answer;
   const enum rc rc = coordinator_register(client, &r->options.worker, &answer, &arena, REGISTER_DEADLINE_MS, err);
+  if (rc == RC_NOT_FOUND) {
+    const struct err cause = *err;
+    err_set(err, rc, NULL, "%s: expected a coordinator at %s", cause.message, client->base_url);
+  }
   if (rc == RC_OK) {
     snprintf(r->worker_id, sizeof r->worker_id, "%s", answer.worker_id);
     r->heartbeat_ms = answer.heartbeat_ms > 0 ? answer.heartbeat_ms : HEARTBEAT_DEFAULT_MS;

@@ -23,6 +23,7 @@ import socketserver
 import ssl
 import sys
 import threading
+import traceback
 
 BODY_BYTES_MAX = 256 << 20
 KEPT_ANSWERS = 4096
@@ -101,8 +102,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         try:
             message = json.loads(body)
             content = json.dumps(answer_to(message, server.scorer)).encode()
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            return self.reply(422, {"error": f"{type(error).__name__}: {error}"})
+        except Exception as error:  # a scorer's own, most likely: whoever runs it must see where
+            traceback.print_exc()
+            fault = isinstance(error, (KeyError, TypeError, ValueError, AttributeError))
+            return self.reply(422 if fault else 500, {"error": f"{type(error).__name__}: {error}"})
         if key:
             server.kept.put(key, content)
         return self.reply(200, content)

@@ -5,6 +5,7 @@
  * which still answers what waits, then the trackers, which write what it has done last, then the HTTP server.  What a
  * handler or the writer may still touch is freed after that. */
 #include <malloc.h>
+#include <sys/stat.h>
 
 #include "common/base/clock.h"
 #include "common/base/limits.h"
@@ -56,6 +57,10 @@ static enum rc serve(const struct settings *s, struct err *err) {
                                               .routes = coordinator_routes,
                                               .route_count = coordinator_route_count,
                                               .closed = "the database is being opened"};
+  struct stat folder;
+  if (stat(s->core.data_dir, &folder) != 0 || !S_ISDIR(folder.st_mode))
+    return err_set(err, RC_INVALID, "data-dir", "expected a folder that datasets are read from, there is none at %s",
+                   s->core.data_dir);
   enum rc rc = http_access_open(&access, &s->program, HTTP_TRAINER, NULL, err);
   core_options.access = options.access = access;
   if (rc == RC_OK) rc = http_server_start(&server, &options, err);

@@ -56,6 +56,12 @@ def refusal(database, cwd="/"):
     return said[0]
 
 
+def test_a_coordinator_without_its_data_is_refused_at_once(tmp_path):
+    program = [BIN / "coordinator", "--db", tmp_path / "c.db", "--port", "0", "--data-dir", tmp_path / "nowhere"]
+    done = subprocess.run(list(map(str, program)), capture_output=True, text=True, timeout=20)
+    assert done.returncode == 1 and f"expected a folder that datasets are read from, there is none at {tmp_path / 'nowhere'}" in done.stderr, done
+
+
 def symbolic(real, alias):
     alias.symlink_to(real.name)
 

@@ -123,7 +123,7 @@ static enum rc rollouts_write(struct store *s, struct json_writer *w, const stru
   enum rc rc = store_query(
       s, &q, err,
       "SELECT s.group_ordinal, s.sample, g.purpose, g.prompt, g.answer, o.text, o.token_ids, g.prompt_ids, "
-      "s.reward, s.advantage, s.well_formed, s.detail, s.worker, s.version_first,"
+      SQL_REWARD_OF("s") ", s.advantage, s.well_formed, s.detail, s.worker, s.version_first,"
       " s.fence, s.finish, g.state, o.logprobs, s.term_values, g.evaluation_set FROM samples s JOIN groups g "
       "ON g.run = s.run AND g.round = s.round AND g.ordinal = s.group_ordinal"
       " JOIN rollouts o ON o.run = s.run AND o.round = s.round AND o.group_ordinal = s.group_ordinal AND "

@@ -77,7 +77,7 @@ static bool driver_turn(struct driver *d) {
     rc = work(d, &a, &progress, &err);
     if (rc == RC_OK)
       trouble_over(d, &a);
-    else if (!atomic_load(&d->stopping) && !look_run_over(driver_readers(d), a.run))
+    else if (!atomic_load(&d->stopping) && (!d->trainer.found || !look_run_over(driver_readers(d), a.run)))
       d->retry_ms = trouble_meet(d, &a, rc, &err);
     if (rc != RC_OK) driver_drop_ahead(d); /* the trainer may have failed it with the step */
   }

@@ -3,6 +3,7 @@
  *
  *   driver.c            the thread: looks (look.c), chooses a step, waits for a kick
  *     trouble.c         judges what a step failed with: it is waited out, or the run is paused
+ *       standstill.c    who is missing where nothing fails and nothing goes on
  *     start.c           opens a run, or takes it up again
  *       replay.c        brings a trainer that lost rounds back to the recorded version
  *     late_check.c      a thread of its own: checks posted runs whose datasets are large
@@ -70,6 +71,8 @@ struct driver {
   int64_t trouble_since_ms;           /* 0: none */
   int64_t retry_ms;                   /* after this turn; 0: no trouble, or none that waiting ends */
   int64_t shown_ms;                   /* when what the run waits for was last stored */
+  int64_t stands_looked_ms, stands_since_ms; /* standstill.h; 0: it does not stand still */
+  char stands_for[ERR_MESSAGE_MAX];
   int64_t doubted_run, doubted_round; /* where a refusal last led to verifying the trainer anew */
   struct trainer_target trainer;      /* of this turn's look */
 

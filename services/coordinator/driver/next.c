@@ -23,7 +23,7 @@ static bool trains(const struct active_run *a, const struct run_config *config) 
 
 enum next_work next_work(const struct active_run *a, bool trainer, const struct run_config *config, int64_t *round) {
   if (!a->found || a->held) return NEXT_NOTHING; /* held: until it is resumed */
-  if (!trainer) return a->state == RUN_QUEUED ? NEXT_NOTHING : NEXT_NO_TRAINER;
+  if (!trainer) return NEXT_NO_TRAINER;
   if (!config) return NEXT_START;
   if (a->unfinished < 0 && trains(a, config)) return NEXT_TRAIN;
   *round = a->unfinished >= 0 ? a->unfinished : a->round;

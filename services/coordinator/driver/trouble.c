@@ -5,6 +5,7 @@
 
 #include "common/base/log.h"
 #include "services/coordinator/checks/sample_checks.h"
+#include "services/coordinator/driver/standstill.h"
 #include "services/coordinator/rounds/run_life.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/writer/core_state.h"
@@ -13,6 +14,8 @@
 
 /* SHOWN_MS: shorter trouble is not shown.  RENEWED_MS: how often a reason that keeps changing is stored. */
 enum { RETRY_MS = 200, STORAGE_RETRY_MS = 1000, SHOWN_MS = 1000, RENEWED_MS = 1000 };
+/* Whether a run stands still is looked at so often, and shown when it has stood so long: versions are being loaded. */
+enum { STANDS_LOOK_MS = 500, STANDS_MS = 3000 };
 
 /* ---- commands ---- */
 
@@ -113,10 +116,28 @@ int64_t trouble_meet(struct driver *d, const struct active_run *a, enum rc rc, c
   return rc == RC_IO ? STORAGE_RETRY_MS : RETRY_MS;
 }
 
+/* Has nobody done anything for the run for a while? */
+static bool stands_still(struct driver *d, const struct active_run *a) {
+  const int64_t now_ms = core_monotonic_ms(d->core);
+  if (now_ms - d->stands_looked_ms >= STANDS_LOOK_MS) {
+    d->stands_looked_ms = now_ms;
+    if (standstill_look(driver_readers(d), a, d->stands_for, NULL) != RC_OK || !d->stands_for[0])
+      d->stands_since_ms = 0;
+    else if (d->stands_since_ms == 0)
+      d->stands_since_ms = now_ms;
+  }
+  return d->stands_since_ms != 0 && now_ms - d->stands_since_ms >= STANDS_MS;
+}
+
 void trouble_over(struct driver *d, const struct active_run *a) {
   struct err err = {0};
   d->trouble_since_ms = 0;
-  if (!a->waiting_for[0] || strncmp(a->waiting_for, CHECKS_WAIT, strlen(CHECKS_WAIT)) == 0) return;
+  if (strncmp(a->waiting_for, CHECKS_WAIT, strlen(CHECKS_WAIT)) == 0) return;
+  if (stands_still(d, a)) {
+    show_waiting(d, a, false, d->stands_for);
+    return;
+  }
+  if (!a->waiting_for[0]) return;
   log_info("run %s goes on", id_run(a->run).text);
   if (tell(d, wait_execute, &(struct trouble_message){.run = a->run}, &err) != RC_OK)
     log_warn("run %s goes on, and could not be shown to: %s", id_run(a->run).text, err.message);

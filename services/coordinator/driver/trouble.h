@@ -2,6 +2,7 @@
  *
  *   passes by itself    no trainer, one that is silent, full or not yet registered with us, a full disk:
  *                       the run stays as it is and waits, for as long as it takes; `waiting_for` says for what
+ *   nobody samples, or judges what was sampled (standstill.h): the same
  *   may be a restart of the trainer that was seen too late:   verified once a round, and tried again
  *   anything else       other weights, garbage, a configuration that this trainer refuses, a replay that ends elsewhere,
  *                       memory that stays refused: the run is paused with the reason until somebody resumes or stops it
@@ -17,7 +18,7 @@
 /* A step on the run failed with rc, not RC_OK.  Returns after how many milliseconds to try it again, or 0: the run
  * is paused, or has stopped. */
 int64_t trouble_meet(struct driver *d, const struct active_run *a, enum rc rc, const struct err *err);
-/* A step succeeded. */
+/* A step succeeded, or there was nothing to do: then somebody else may be missing, and the run waits for them. */
 void trouble_over(struct driver *d, const struct active_run *a);
 
 #endif

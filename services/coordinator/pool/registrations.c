@@ -72,7 +72,9 @@ static enum rc check_rate(struct core *c, const struct worker_register *m, const
   pthread_mutex_unlock(&p->registrations.mutex);
   if (wait_ms == 0) return RC_OK;
   if (known)
-    return err_set(err, RC_FULL, "name", "'%.100s' was registered a moment ago, and again and again: try in %lld ms",
+    return err_set(err, RC_FULL, "name",
+                   "'%.100s' was registered a moment ago, and again and again, as when two processes bear one name "
+                   "(--name): try in %lld ms",
                    m->name, (long long)wait_ms);
   return err_set(err, RC_FULL, NULL,
                  "at most %lld new names a second were expected of one address (--registrations-per-s): try in %lld ms",

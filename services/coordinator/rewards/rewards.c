@@ -9,6 +9,7 @@
 #include "common/base/log.h"
 #include "common/base/metrics.h"
 #include "common/base/queue.h"
+#include "common/base/utf8.h"
 #include "common/http/client.h"
 #include "services/coordinator/decide/expiry.h"
 #include "services/coordinator/rewards/reward_answers.h"
@@ -285,6 +286,28 @@ static void task_over(struct rewards *r, const struct task *t, enum task_end end
   if (end == TASK_TROUBLE) w->next_ms = now_ms + TROUBLE_MS;
 }
 
+/* What went wrong in a judge is its own to say: as much of its text as can be shown stands in the error. */
+static enum rc refusal(const char *url, const struct http_answer *answer, struct err *err) {
+  enum { SAID_MAX = 240 };
+  char said[SAID_MAX + 1];
+  size_t len = 0;
+  for (size_t at = 0; at < answer->body.len;) {
+    const char *const c = &answer->body.data[at];
+    const int bytes = utf8_length(c, answer->body.len - at);
+    const bool shown = bytes > 0 && (unsigned char)*c >= ' ';
+    if (len + (shown ? (size_t)bytes : 1) > SAID_MAX) break;
+    if (shown)
+      memcpy(&said[len], c, (size_t)bytes);
+    else
+      said[len] = ' ';
+    len += shown ? (size_t)bytes : 1;
+    at += bytes > 0 ? (size_t)bytes : 1;
+  }
+  said[len] = 0;
+  return err_set(err, RC_UNAVAILABLE, NULL, "%s answered with status %d%s%s", url, answer->status, len > 0 ? ": " : "",
+                 said);
+}
+
 static enum rc ask(struct rewards *r, struct http_client *http, const struct task *t, double *values,
                    enum reward_outcome *outcome, struct err *err) {
   char key[DIGEST_HEX_MAX], key_line[DIGEST_HEX_MAX + 32], group_line[LIMIT_NAME_MAX + 32];
@@ -317,7 +340,7 @@ static enum rc ask(struct rewards *r, struct http_client *http, const struct tas
       if (fine || (answer.status < 500 && answer.status != 429)) *outcome = REWARD_REFUSED;
       rc = fine ? reward_answer_read(values, t->server, t->count, answer.body.data ? answer.body.data : "",
                                      answer.body.len, err)
-                : err_set(err, RC_UNAVAILABLE, NULL, "%s answered with status %d", t->server->url, answer.status);
+                : refusal(t->server->url, &answer, err);
       http_answer_free(&answer);
     }
   }

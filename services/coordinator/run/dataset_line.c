@@ -37,7 +37,8 @@ static enum rc fault_missing(const struct json *object, const struct key_paths *
   const char *key, *suggested = reading_suggest(object);
   const struct json *value;
   for (void *cursor = NULL; json_next(object, &cursor, &key, &value);) list_add(has, key);
-  const bool other = suggested && strcmp(suggested, r->preset) != 0;
+  const bool asked = paths == &r->prompt || paths == &r->answer; /* what a preset is known by */
+  const bool other = asked && suggested && strcmp(suggested, r->preset) != 0;
   return err_set(err, RC_INVALID, paths->items[0], "expected %s, the key is missing; the line has %s%s%s%s", wanted,
                  has[0] ? has : "no keys", other ? ": preset '" : "", other ? suggested : "",
                  other ? "' reads such lines" : "");

@@ -70,6 +70,7 @@ enum rc store_open(struct store **out, const char *path, bool read_only, struct 
   }
   if (rc == RC_OK && read_only) rc = store_script(s, "PRAGMA query_only=ON; PRAGMA cache_size=-8192", err);
   if (rc != RC_OK) {
+    if (rc == RC_CORRUPT) err_in_file(err, path);
     store_close(s);
     return rc;
   }

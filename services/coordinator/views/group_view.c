@@ -239,7 +239,7 @@ static enum rc samples_of(struct store *s, struct json_writer *w, const struct s
   json_array_begin(w);
   enum rc rc = store_query(
       s, &q, err,
-      "SELECT s.sample, o.text, o.token_ids, o.logprobs, s.reward, s.advantage, s.well_formed, "
+      "SELECT s.sample, o.text, o.token_ids, o.logprobs, " SQL_REWARD_OF("s") ", s.advantage, s.well_formed, "
       "s.detail, s.worker, s.fence, s.finish, s.version_first, s.term_values FROM samples s JOIN rollouts o ON "
       "o.run = s.run AND o.round = s.round AND o.group_ordinal = s.group_ordinal AND o.sample = s.sample WHERE "
       "s.run = ?1 AND s.round = ?2 AND s.group_ordinal = ?3 AND s.sample >= ?4 AND s.state = " SQL_SAMPLE_DONE

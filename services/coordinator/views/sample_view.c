@@ -89,9 +89,9 @@ enum rc samples_write(struct store *s, struct json_writer *w, const struct sampl
   *progress = (struct sample_progress){.until = query->before};
   enum rc rc = store_query(
       s, &q, err,
-      "SELECT round, group_ordinal, sample, tokens, finish, reward, advantage, well_formed, version_first, worker FROM "
-      "samples WHERE run = ?1 AND (round, group_ordinal, sample) < (?2, ?3, ?4) AND round >= ?5 AND state "
-      "= " SQL_SAMPLE_DONE " ORDER BY round DESC, group_ordinal DESC, sample DESC",
+      "SELECT round, group_ordinal, sample, tokens, finish, " SQL_REWARD_OF("samples") ", advantage, well_formed, "
+      "version_first, worker FROM samples WHERE run = ?1 AND (round, group_ordinal, sample) < (?2, ?3, ?4) AND round "
+      ">= ?5 AND state = " SQL_SAMPLE_DONE " ORDER BY round DESC, group_ordinal DESC, sample DESC",
       BINDS(b_int(query->run), b_int(query->before.round), b_int(query->before.group), b_int(query->before.sample),
             b_int(query->round_min)));
   while (rc == RC_OK && rows < limit && progress->looked_at < SAMPLES_LOOKED_AT && texts < SAMPLE_TEXTS_LOOKED_AT &&

@@ -339,6 +339,30 @@ static void drop_leaves_the_group_out(void **state) {
   assert_int_equal(read_int(f, "SELECT count(*) FROM incidents WHERE kind = 'reward_missed'"), 1);
 }
 
+/* All that is sampled waits for a judge that has failed; what it earns is not known, and 0 is no answer. */
+static void a_judge_that_fails_is_what_the_run_waits_for(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct err err = {0};
+  struct json *rollouts = NULL;
+  struct command *cmd = command_new(reward_note_execute, sizeof(struct reward_note));
+  sampled(f, &s, JUDGED(ALONE("fail"), ""));
+  struct reward_note *note = cmd->message;
+  *note = (struct reward_note){.run = 1, .url = "http://a:1/", .state = BREAKER_OPEN, .requests = 1, .failures = 1};
+  note->last_error = "http://a:1/ answered with status 422: oops";
+  if (core_call(f->core, cmd, &err) != RC_OK) fail_msg("%s", err.message);
+#define MISSED "SELECT count(*) FROM runs WHERE waiting_for LIKE 'rewards of samples%missing: http://a:1/%: oops'"
+  AWAIT(read_int(f, MISSED) == 1, "the run does not say whom it waits for") time_passes(f, 20);
+  assert_int_equal(call(f, "GET", "/v1/runs/r1/rollouts?round=0", NULL, &rollouts), 200);
+  const struct json *all = json_get(rollouts, "rollouts");
+  assert_int_equal(json_length(all), GROUPS * 4);
+  for (size_t i = 0; i < json_length(all); i++)
+    assert_int_equal(json_type_of(json_get(json_at(all, i), "reward")), JSON_NULL);
+  json_free(rollouts);
+  for (int g = 0; g < GROUPS; g++) answered(f, g, 0, 0, 4);
+  json_free(wait_state(f, "r1", "completed"));
+}
+
 static void fail_pauses_the_run_and_resuming_goes_on(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
@@ -470,6 +494,7 @@ int main(void) {
       CASE(judges_are_not_waited_for_as_samplers_are),
       CASE(zero_counts_nothing_and_says_so),
       CASE(drop_leaves_the_group_out),
+      CASE(a_judge_that_fails_is_what_the_run_waits_for),
       CASE(fail_pauses_the_run_and_resuming_goes_on),
       CASE(a_filtered_group_is_refilled_when_it_is_judged),
       CASE(a_stopped_run_waits_for_nothing),

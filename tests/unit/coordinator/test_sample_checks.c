@@ -138,7 +138,7 @@ static void checks_that_keep_failing_are_what_the_run_waits_for(void **state) {
   pthread_mutex_lock(&f->trainer.lock);
   f->trainer.failed_checks = 0;
   pthread_mutex_unlock(&f->trainer.lock);
-  AWAIT(read_int(f, "SELECT waiting_for IS NULL FROM runs"), "it still waits") time_passes(f, 200);
+  AWAIT(read_int(f, WAITS) == 0, "it still waits") time_passes(f, 200);
   register_server(f, &s, "honest");
   json_free(serve_run(f, &s, "r1", "completed"));
 }

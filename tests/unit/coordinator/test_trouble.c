@@ -339,6 +339,27 @@ static void a_paused_supervised_step_is_taken_again_with_its_batches(void **stat
   json_free(run);
 }
 
+static void wait_waits(struct fixture *f, const char *what) {
+  char sql[128];
+  snprintf(sql, sizeof sql, "SELECT count(*) FROM runs WHERE waiting_for LIKE '%s%%'", what);
+  AWAIT(read_int(f, sql) == 1, "the run does not wait for: %s", what) time_passes(f, 100);
+}
+
+static void a_run_says_who_is_missing(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct err err = {0};
+  assert_int_equal(coordinator_leave(&f->client, f->trainer_is.worker_id, DEADLINE_MS, &err), RC_OK);
+  post_run(f, GRPO(1, "}"));
+  wait_waits(f, "no trainer is registered");
+  register_trainer(f);
+  wait_waits(f, "no generation-server is registered");
+  register_server(f, &s, "gen-1"); /* which has loaded nothing */
+  wait_waits(f, "none of the 1 registered generation-servers has the weights of version 0");
+  json_free(serve_run(f, &s, "r1", "completed"));
+  assert_true(read_int(f, "SELECT waiting_for IS NULL FROM runs"));
+}
+
 /* In processor time, so that a busy machine fails nothing. */
 static void a_round_of_a_thousand_samples_is_quick(void **state) {
   struct fixture *f = *state;
@@ -374,6 +395,7 @@ int main(void) {
       CASE(a_full_disk_ends_the_coordinator_and_keeps_what_was_acknowledged),
       CASE(idle_time_of_a_short_run_is_over_its_wall_time),
       CASE(more_workers_than_its_flag_allows_are_refused),
+      CASE(a_run_says_who_is_missing),
       CASE(a_round_of_a_thousand_samples_is_quick),
   };
   return cmocka_run_group_tests_name("coordinator/trouble", tests, NULL, NULL);

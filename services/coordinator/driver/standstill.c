@@ -1,0 +1,84 @@
+/* Finds who is missing where a run stands still: see standstill.h. */
+#include "services/coordinator/driver/standstill.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "common/wire/worker.h"
+#include "services/coordinator/decide/stored.h"
+
+/* Does anything of the run go on, or wait, among its samples? */
+struct samples_now {
+  int64_t waiting, leased, unjudged; /* groups that wait for a server; leases; complete groups without their rewards */
+};
+
+static enum rc samples_look(struct store *s, int64_t run, struct samples_now *out, struct err *err) {
+  enum rc rc = store_int(s, &out->waiting, err,
+                         "SELECT EXISTS (SELECT 1 FROM groups INDEXED BY groups_waiting WHERE run = ?1 AND "
+                         "samples_waiting > 0 AND state = " SQL_GROUP_OPEN ")",
+                         BINDS(b_int(run)));
+  if (rc == RC_OK)
+    rc = store_int(s, &out->leased, err,
+                   "SELECT EXISTS (SELECT 1 FROM leases INDEXED BY leases_granted WHERE state = 0 AND run = ?1)",
+                   BINDS(b_int(run)));
+  if (rc == RC_OK)
+    rc = store_int(s, &out->unjudged, err,
+                   "SELECT EXISTS (SELECT 1 FROM groups INDEXED BY groups_open WHERE run = ?1 AND samples_open = 0 AND "
+                   "rewards_open > 0 AND state = " SQL_GROUP_OPEN ")",
+                   BINDS(b_int(run)));
+  return rc;
+}
+
+/* A server that has another version says so itself while it loads this one; only who has it can be given a lease. */
+static enum rc samplers_missing(struct store *s, const struct active_run *a, char why[ERR_MESSAGE_MAX],
+                                struct err *err) {
+  int64_t registered = 0, fit = 0;
+  enum rc rc = store_int(s, &fit, err,
+                         "SELECT EXISTS (SELECT 1 FROM workers INDEXED BY workers_live WHERE live = 1 AND kind = ?1 "
+                         "AND ready = 1 AND draining = 0 AND loaded_digest = ?2)",
+                         BINDS(b_int(WORKER_GENERATION), b_digest(&a->digest)));
+  if (rc != RC_OK || fit) return rc;
+  rc = store_int(s, &registered, err,
+                 "SELECT count(*) FROM workers INDEXED BY workers_live WHERE live = 1 AND kind = ?1",
+                 BINDS(b_int(WORKER_GENERATION)));
+  if (rc != RC_OK) return rc;
+  if (registered == 0)
+    snprintf(why, ERR_MESSAGE_MAX, "no generation-server is registered");
+  else
+    snprintf(why, ERR_MESSAGE_MAX,
+             "none of the %" PRId64
+             " registered generation-servers has the weights of version %" PRId64
+             ": one that does not come to have them says in its log why, for instance because it was started with "
+             "another --model than the trainer's",
+             registered, a->version);
+  return RC_OK;
+}
+
+static enum rc judge_missing(struct store *s, int64_t run, char why[ERR_MESSAGE_MAX], struct err *err) {
+  struct rows q;
+  bool row = false;
+  enum rc rc = store_query(s, &q, err,
+                           "SELECT last_error FROM reward_servers WHERE run = ?1 AND last_error IS NOT NULL ORDER BY "
+                           "term LIMIT 1",
+                           BINDS(b_int(run)));
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  if (rc == RC_OK && row)
+    snprintf(why, ERR_MESSAGE_MAX, "rewards of samples that are in are missing: %.900s", rows_text(&q, 0, NULL));
+  rows_end(&q);
+  return rc;
+}
+
+enum rc standstill_look(struct readers *readers, const struct active_run *a, char why[ERR_MESSAGE_MAX],
+                        struct err *err) {
+  struct store *s;
+  struct samples_now now = {0};
+  why[0] = 0;
+  if (a->state != RUN_RUNNING || !a->has_version || !a->has_round || a->undone > 0) return RC_OK;
+  enum rc rc = readers_take(readers, &s, err);
+  if (rc != RC_OK) return rc;
+  rc = samples_look(s, a->run, &now, err);
+  if (rc == RC_OK && now.waiting && !now.leased) rc = samplers_missing(s, a, why, err);
+  if (rc == RC_OK && !now.waiting && !now.leased && now.unjudged) rc = judge_missing(s, a->run, why, err);
+  readers_give(readers, s);
+  return rc;
+}
