@@ -44,11 +44,36 @@ static bool contains(const struct math_tree *t, int node, enum math_op op) {
 
 /* ---- words ---- */
 
-static size_t words_of(char *out, const char *text, size_t len) {
+static bool is_digit(const char *text, size_t len, size_t at) {
+  return at < len && isdigit((unsigned char)text[at]);
+}
+
+/* Do three digits follow what may stand between thousands: "1,000", "1{,}000", "1\,000"? */
+static bool thousands(const char *text, size_t len, size_t from, size_t at) {
+  for (size_t i = from; i < at; i++)
+    if (!strchr(",{}\\! ", text[i])) return false;
+  return is_digit(text, len, at + 1) && is_digit(text, len, at + 2) && !is_digit(text, len, at + 3);
+}
+
+/* A sign, a point or a relation that makes another number of the same digits?  A hyphen between words is none. */
+static bool is_sign(const char *text, size_t len, size_t at, bool behind_digit) {
+  const char c = text[at];
+  size_t next = at + 1;
+  if (c == '+' || c == '<' || c == '>' || c == '=') return true;
+  if (c == '.') return is_digit(text, len, next);
+  while (next < len && strchr(" $\\(.", text[next])) next++;
+  return (c == '-' || (c == '/' && behind_digit)) && is_digit(text, len, next);
+}
+
+/* Letters and digits in lower case, without LaTeX's commands for type.  numbers: also the signs of numbers, and a blank
+ * between digits that do not stand beside each other: "1 1/2" is not "11/2". */
+static size_t words_of(char *out, const char *text, size_t len, bool numbers) {
   static const char *const type[] = {"text",   "textbf", "textit", "textrm", "mathrm",
                                      "mathbf", "mbox",   "left",   "right",  "boxed"};
-  size_t n = 0;
-  for (size_t i = 0; i < len && n < WORDS_MAX; i++) {
+  size_t n = 0, last = 0; /* last: behind the last digit */
+  for (size_t i = 0; i < len && n + 1 < WORDS_MAX; i++) {
+    const bool behind_digit = n > 0 && isdigit((unsigned char)out[n - 1]);
+    const bool minus = len - i >= 3 && memcmp(text + i, "\xe2\x88\x92", 3) == 0; /* not the ASCII one */
     if (text[i] == '\\') {
       size_t end = i + 1;
       while (end < len && isalpha((unsigned char)text[end])) end++;
@@ -56,8 +81,16 @@ static size_t words_of(char *out, const char *text, size_t len) {
       for (size_t k = 0; k < sizeof type / sizeof *type; k++)
         dropped |= strlen(type[k]) == end - i - 1 && memcmp(type[k], text + i + 1, end - i - 1) == 0;
       if (dropped) i = end - 1;
+    } else if (minus) {
+      i += 2;
+      if (numbers) out[n++] = '-';
     } else if (isalnum((unsigned char)text[i]) || (unsigned char)text[i] >= 0x80) {
+      const bool number = isdigit((unsigned char)text[i]);
+      if (numbers && number && behind_digit && last < i && !thousands(text, len, last, i)) out[n++] = ' ';
       out[n++] = (char)tolower((unsigned char)text[i]);
+      if (number) last = i + 1;
+    } else if (numbers && is_sign(text, len, i, behind_digit)) {
+      out[n++] = text[i];
     }
   }
   return n;
@@ -65,8 +98,8 @@ static size_t words_of(char *out, const char *text, size_t len) {
 
 bool math_same_words(const char *a, size_t a_len, const char *b, size_t b_len) {
   char one[WORDS_MAX], other[WORDS_MAX];
-  const size_t n = words_of(one, a, a_len), m = words_of(other, b, b_len);
-  return n > 0 && n < WORDS_MAX && n == m && memcmp(one, other, n) == 0;
+  const size_t n = words_of(one, a, a_len, true), m = words_of(other, b, b_len, true);
+  return n > 0 && n + 1 < WORDS_MAX && n == m && memcmp(one, other, n) == 0;
 }
 
 /* A symbol's or a text's own letters, and those of a product of symbols. */
@@ -78,7 +111,7 @@ static size_t spelled(struct side s, char *out, size_t at_most) {
   }
   if ((n->op == MATH_SYMBOL && n->child == MATH_NONE) || n->op == MATH_TEXT) {
     char words[WORDS_MAX];
-    const size_t len = words_of(words, n->text, (size_t)n->len);
+    const size_t len = words_of(words, n->text, (size_t)n->len, true);
     if (len > at_most) return 0;
     memcpy(out, words, len);
     return len;
@@ -512,7 +545,7 @@ static const char *const units[][8] = {
 /* Its row in the table, without a plural's s; -1: not known. */
 static int unit_of(const char *text, int len) {
   char words[WORDS_MAX];
-  size_t n = text ? words_of(words, text, (size_t)len) : 0;
+  size_t n = text ? words_of(words, text, (size_t)len, false) : 0;
   for (int plural = 0; plural < 2 && n > 0; plural++) {
     for (int i = 0; i < (int)(sizeof units / sizeof *units); i++)
       for (int k = 0; k < 8 && units[i][k]; k++)

@@ -6,7 +6,8 @@
  * Collections: tuples by order, sets and lists by their elements, intervals by ends and brackets ("(1, 2)" is a tuple
  * or an open interval, as the other side has it), unions in any order, matrices by entries.
  * Relations: "x = 5" is 5, and both ways round; equations that differ by a factor are equal; "x > 5" is the interval.
- * Words: letters and digits alone count, in any case.  Units may be missing; two units that are known to differ, do.
+ * Words: letters, digits and the signs of numbers count, in any case.  Units may be missing; two units that are known
+ * to differ, do.
  *
  * In doubt they are unequal: no reward is better than a wrong one.  Pure; at most ITEMS^2 comparisons of formulas,
  * counted. */
@@ -20,7 +21,8 @@
 /* The trees get further nodes.  The texts are those that they were read from. */
 bool math_equal(struct math_tree *gold, struct math_tree *answer, const char *gold_text, size_t gold_len,
                 const char *answer_text, size_t answer_len);
-/* The same letters and digits, in any case, LaTeX's commands for type aside; false when there are none. */
+/* The same letters, digits and signs of numbers, in any case, LaTeX's commands for type aside; false when there are
+ * none. */
 bool math_same_words(const char *a, size_t a_len, const char *b, size_t b_len);
 
 #endif

@@ -118,6 +118,14 @@ static bool letter(const struct lexer *l, size_t at) {
   return at < l->len && ((l->text[at] >= 'a' && l->text[at] <= 'z') || (l->text[at] >= 'A' && l->text[at] <= 'Z'));
 }
 
+/* The Unicode sign that stands here, or NULL. */
+static const struct word *sign_at(const struct lexer *l, size_t at) {
+  if ((unsigned char)l->text[at] < 0x80) return NULL;
+  for (size_t i = 0; i < sizeof signs / sizeof *signs; i++)
+    if (starts(l, at, signs[i].name)) return &signs[i];
+  return NULL;
+}
+
 static void emit(struct lexer *l, int kind, int value, size_t from, size_t to) {
   l->brackets += kind == '(' || kind == '[' || kind == TOKEN_SET_OPEN;
   l->brackets -= kind == ')' || kind == ']' || kind == TOKEN_SET_CLOSE;
@@ -191,7 +199,80 @@ static const struct word *command_find(const char *name, size_t len) {
   return NULL;
 }
 
-/* \text{...}: a function's name or pi is one, anything else is words. */
+/* The bytes of the letter here if it is none of Latin's 26 and no Greek one, which is a symbol: "é", "京".  Else 0. */
+static size_t foreign(const struct lexer *l, size_t at) {
+  const unsigned char a = (unsigned char)l->text[at], b = at + 1 < l->len ? (unsigned char)l->text[at + 1] : 0;
+  if (sign_at(l, at) || (b & 0xc0) != 0x80) return 0;
+  if ((a >= 0xc3 && a <= 0xc9) || (a >= 0xd0 && a <= 0xdf)) return 2;
+  const bool raised = a == 0xe1 && b >= 0xb4 && b <= 0xb7, wide = a >= 0xe4 && a <= 0xed;
+  return at + 2 < l->len && !raised && (a == 0xe0 || a == 0xe1 || (a == 0xe3 && b >= 0x81) || wide) ? 3 : 0;
+}
+
+/* Behind a command's backslash: its name's end. */
+static size_t name_end(const struct lexer *l, size_t at) {
+  size_t end = at + 1;
+  while (letter(l, end)) end++;
+  return end > at + 1 ? end : at + 2;
+}
+
+/* Two letters beside each other, commands' names aside. */
+static bool holds_word(const struct lexer *l, size_t from, size_t to) {
+  int run = 0;
+  for (size_t i = from; i < to; i++) {
+    run = letter(l, i) ? run + 1 : 0;
+    if (run == 2 || foreign(l, i)) return true;
+    if (l->text[i] == '\\') i = name_end(l, i) - 1;
+  }
+  return false;
+}
+
+/* A digit, an operator or a relation. */
+static bool holds_formula(const struct lexer *l, size_t from, size_t to) {
+  for (size_t i = from; i < to; i++) {
+    const struct word *w = sign_at(l, i);
+    if (digit(l, i) || strchr("+-*/^<>=%!|", l->text[i]) || (l->text[i] == '\\' && letter(l, i + 1))) return true;
+    if (w && w->kind != DROPPED && w->kind != TOKEN_SYMBOL && w->kind != TOKEN_DEGREE) return true;
+  }
+  return false;
+}
+
+/* "m/s", "m^2", "s^{-1}" behind a number. */
+static bool is_unit_formula(const struct lexer *l, size_t from, size_t to) {
+  const int last = l->count > 0 && l->count <= l->max ? l->out[l->count - 1].kind : TOKEN_END;
+  if (!letter(l, from) || (last != TOKEN_NUMBER && last != '}' && last != ')' && last != TOKEN_HALF)) return false;
+  for (size_t i = from; i < to; i++) {
+    if (starts(l, i, "^")) {
+      const bool group = starts(l, i + 1, "{");
+      i += group ? 2 : 1;
+      i += starts(l, i, "-") ? 1 : 0;
+      if (!digit(l, i) || (group && !starts(l, ++i, "}"))) return false;
+    } else if (starts(l, i, "\xc2\xb2") || starts(l, i, "\xc2\xb3")) {
+      i++;
+    } else if (!strchr("mghsLlNJWVAKCF/ ", l->text[i])) {
+      return false;
+    }
+  }
+  return true;
+}
+
+static void tokens(struct lexer *l);
+
+/* What stands between braces, as if it stood there without them, but for what takes an argument: "2^\mathbf{-7}". */
+static void formula(struct lexer *l, size_t from, size_t to) {
+  const int last = l->count > 0 && l->count <= l->max ? l->out[l->count - 1].kind : TOKEN_END;
+  const bool group = last == '^' || last == '_' || last == TOKEN_FRACTION || last == TOKEN_ROOT ||
+                     last == TOKEN_BINOMIAL || last == TOKEN_OVERLINE || last == TOKEN_ACCENT;
+  const size_t len = l->len, next = l->at;
+  if (group) emit(l, '{', 0, from, from);
+  l->at = from;
+  l->len = to;
+  tokens(l);
+  l->at = next;
+  l->len = len;
+  if (group) emit(l, '}', 0, to, to);
+}
+
+/* \text{...}: a function's name is one, a formula without words is one ("\mathbf{-7}"), anything else is words. */
 static void text_argument(struct lexer *l) {
   size_t from, to;
   if (!argument(l, &from, &to)) return; /* "\mathrm x": the letter follows by itself */
@@ -200,14 +281,19 @@ static void text_argument(struct lexer *l) {
   while (to > from && (l->text[to - 1] == ' ' || l->text[to - 1] == '~')) to--;
   const struct word *w = command_find(l->text + from, to - from);
   l->blank = before;
+  if (!w && !holds_word(l, from, to) && holds_formula(l, from, to) && !is_unit_formula(l, from, to)) {
+    formula(l, from, to);
+    return;
+  }
   bool letters = false;
   for (size_t i = from; i < to; i++) letters |= letter(l, i) || (unsigned char)l->text[i] >= 0x80 || digit(l, i);
   if (!letters) return; /* "\text{\$}" */
+  const bool constant = to - from == 1 && (l->text[from] == 'i' || l->text[from] == 'e'); /* no unit is called so */
   if (w && (w->kind == TOKEN_FUNCTION || w->kind == TOKEN_LOGARITHM))
     emit(l, w->kind, w->value, from, to);
-  else if (to - from == 1 && l->text[from] >= 'a' && l->text[from] <= 'z' && !before) /* an upright letter */
+  else if (to - from == 1 && l->text[from] >= 'a' && l->text[from] <= 'z' && (!before || constant)) /* upright */
     emit(l, TOKEN_WORD, 0, from, to);
-  else if (to > from)
+  else
     emit(l, TOKEN_TEXT, 0, from, to);
 }
 
@@ -274,18 +360,18 @@ static void word(struct lexer *l) {
 }
 
 static void sign(struct lexer *l) {
-  for (size_t i = 0; i < sizeof signs / sizeof *signs; i++) {
-    if (!starts(l, l->at, signs[i].name)) continue;
-    const size_t from = l->at;
-    l->at += strlen(signs[i].name);
-    if (signs[i].kind == DROPPED)
-      l->blank = true;
-    else
-      emit(l, signs[i].kind, signs[i].value, from, l->at);
+  const struct word *w = sign_at(l, l->at);
+  const size_t from = l->at, letter_bytes = foreign(l, from);
+  if (letter_bytes) {
+    while (l->at < l->len && foreign(l, l->at)) l->at += foreign(l, l->at);
+    emit(l, TOKEN_TEXT, 0, from, l->at);
     return;
   }
-  emit(l, TOKEN_UNKNOWN, 0, l->at, l->at + 1);
-  l->at++;
+  l->at += w ? strlen(w->name) : 1;
+  if (w && w->kind == DROPPED)
+    l->blank = true;
+  else
+    emit(l, w ? w->kind : TOKEN_UNKNOWN, w ? w->value : 0, from, l->at);
 }
 
 static void other(struct lexer *l) {
@@ -307,26 +393,30 @@ static void other(struct lexer *l) {
   }
 }
 
-int math_tokens(struct math_token *out, int max, const char *text, size_t len, bool thousands) {
-  struct lexer l = {.text = text, .len = len, .thousands = thousands, .out = out, .max = max - 1};
-  while (l.at < len && l.count < max) {
-    const char c = text[l.at];
+static void tokens(struct lexer *l) {
+  while (l->at < l->len && l->count <= l->max) {
+    const char c = l->text[l->at];
     if (c == ' ' || c == '\n' || c == '\t' || c == '\r' || c == '~') {
-      l.blank = true;
-      l.at++;
+      l->blank = true;
+      l->at++;
     } else if (c == 0) {
-      emit(&l, TOKEN_UNKNOWN, 0, l.at, l.at + 1);
-      l.at++;
-    } else if (digit(&l, l.at) || (c == '.' && digit(&l, l.at + 1))) {
-      number(&l);
-    } else if (letter(&l, l.at)) {
-      word(&l);
+      emit(l, TOKEN_UNKNOWN, 0, l->at, l->at + 1);
+      l->at++;
+    } else if (digit(l, l->at) || (c == '.' && digit(l, l->at + 1))) {
+      number(l);
+    } else if (letter(l, l->at)) {
+      word(l);
     } else if (c == '\\') {
-      command(&l);
+      command(l);
     } else {
-      other(&l);
+      other(l);
     }
   }
+}
+
+int math_tokens(struct math_token *out, int max, const char *text, size_t len, bool thousands) {
+  struct lexer l = {.text = text, .len = len, .thousands = thousands, .out = out, .max = max - 1};
+  tokens(&l);
   if (l.count > l.max) return -1;
   out[l.count] = (struct math_token){.kind = TOKEN_END, .text = text + len};
   return l.count;

@@ -1,7 +1,8 @@
 /* Cuts an answer in LaTeX, or in plain signs and the Unicode ones that models write, into tokens.
  *
  * What only sets type (`\left`, `\,`, `\displaystyle`, `$`) is dropped here; different spellings of one thing
- * ("\dfrac", "\le", "≤") become one token.  Pure; no memory but the caller's array; bytes that are no LaTeX become
+ * ("\dfrac", "\le", "≤") become one token.  What a command for type holds ("\text{...}", "\mathbf{-7}") is read as a
+ * formula if no word is in it.  Pure; no memory but the caller's array; bytes that are no LaTeX become
  * TOKEN_UNKNOWN, which no answer may contain.  Called by math_parser.c. */
 #ifndef LEASEHOLD_COORDINATOR_VERIFIERS_MATH_LEXER_H
 #define LEASEHOLD_COORDINATOR_VERIFIERS_MATH_LEXER_H
