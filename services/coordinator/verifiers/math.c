@@ -19,14 +19,21 @@ static void gold_find(struct math_answer *out, const char *gold) {
   math_boxed(marked, out->len, &out->text, &out->len);
 }
 
-/* Both without blanks and what only sets type. */
+static bool in_number(char c) { return isdigit((unsigned char)c) || c == '.'; }
+
+/* Past blanks and what only sets type.  True: they stood between two digits, where they count: "1 1/2" is not "11/2". */
+static bool skip(const char *text, size_t len, size_t *at) {
+  const size_t from = *at;
+  while (*at < len && (isspace((unsigned char)text[*at]) || text[*at] == '$')) ++*at;
+  return from > 0 && from < *at && *at < len && in_number(text[from - 1]) && in_number(text[*at]);
+}
+
 static bool same_letters(const char *a, size_t n, const char *b, size_t m) {
   size_t i = 0, k = 0;
   for (;;) {
-    while (i < n && (isspace((unsigned char)a[i]) || a[i] == '$')) i++;
-    while (k < m && (isspace((unsigned char)b[k]) || b[k] == '$')) k++;
+    const bool apart = skip(a, n, &i), also = skip(b, m, &k);
     if (i == n || k == m) return i == n && k == m;
-    if (a[i++] != b[k++]) return false;
+    if (apart != also || a[i++] != b[k++]) return false;
   }
 }
 
