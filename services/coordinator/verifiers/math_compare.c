@@ -5,13 +5,12 @@
 #include <string.h>
 
 #include "common/base/digest.h"
+#include "common/base/limits.h"
 #include "services/coordinator/verifiers/math_numeric.h"
 
 enum {
   POINTS = 6,
   POINTS_NEEDED = 3,
-  FORMULAS_MAX = 400,
-  PAIRS_MAX = 5000,
   WORDS_MAX = 256,
   PIECES_MAX = 2 * MATH_ITEMS_MAX
 };
@@ -25,7 +24,7 @@ struct side {
 
 struct comparison {
   uint64_t seed;
-  int formulas, pairs; /* compared so far: of formulas, of anything */
+  int steps; /* pairs compared and nodes computed so far: beyond LIMIT_VERIFIER_STEPS nothing is equal */
 };
 
 static const struct math_node *node_of(struct side s) { return &s.t->nodes[s.node]; }
@@ -40,6 +39,18 @@ static bool contains(const struct math_tree *t, int node, enum math_op op) {
   for (int c = t->nodes[node].child; c != MATH_NONE; c = t->nodes[c].next)
     if (contains(t, c, op)) return true;
   return false;
+}
+
+static int size_of(struct side s) {
+  int n = 1;
+  for (int c = node_of(s)->child; c != MATH_NONE; c = s.t->nodes[c].next) n += size_of((struct side){s.t, c, 0});
+  return n;
+}
+
+/* Before both are computed so many times. */
+static bool within_steps(struct comparison *c, struct side a, struct side b, int times) {
+  if (c->steps <= LIMIT_VERIFIER_STEPS) c->steps += times * (size_of(a) + size_of(b));
+  return c->steps <= LIMIT_VERIFIER_STEPS;
 }
 
 /* ---- words ---- */
@@ -161,7 +172,7 @@ static enum math_known numeric_pair(struct side a, struct side b, const struct m
 static bool numerically_equal(struct comparison *c, struct side a, struct side b, struct math_reading r) {
   const bool fixed = constant(a) && constant(b), rounded = fixed && (a.t->decimal || b.t->decimal);
   int good = 0;
-  for (int i = 0; i < (fixed ? 1 : POINTS); i++) {
+  for (int i = 0; i < (fixed ? 1 : POINTS) && within_steps(c, a, b, 1); i++) {
     struct complex_value x, y;
     r.seed = c->seed + (uint64_t)i;
     if (numeric_pair(a, b, &r, &x, &y) != MATH_KNOWN) continue;
@@ -188,6 +199,7 @@ static bool plausible(struct comparison *c, struct side a, struct side b, struct
 static bool equal_as(struct comparison *c, struct side a, struct side b, struct math_reading r) {
   struct math_element x, y;
   struct math_reading ra = r, rb = r;
+  if (!within_steps(c, a, b, 1)) return false;
   ra.sign = a.sign;
   rb.sign = b.sign;
   const enum math_known kx = math_exact(a.t, a.node, &ra, &x), ky = math_exact(b.t, b.node, &rb, &y);
@@ -219,7 +231,6 @@ static bool formulas_equal(struct comparison *c, struct side a, struct side b) {
   const bool far_a = infinite(a, &sign_a), far_b = infinite(b, &sign_b);
   if (far_a || far_b) return far_a && far_b && sign_a == sign_b;
   if (op_of(a) == MATH_BASED || op_of(b) == MATH_BASED) return based_equal(a, b);
-  if (++c->formulas > FORMULAS_MAX) return false;
   const bool percent = contains(a.t, a.node, MATH_PERCENT) || contains(b.t, b.node, MATH_PERCENT);
   const bool degrees = contains(a.t, a.node, MATH_DEGREE) || contains(b.t, b.node, MATH_DEGREE);
   struct math_reading r = {.seed = c->seed, .sign = 1};
@@ -250,9 +261,9 @@ static int make(struct math_tree *t, enum math_op op, int a, int b) {
   return n;
 }
 
-static struct side difference(struct side relation) {
-  return (struct side){relation.t, make(relation.t, MATH_SUBTRACT, at(relation, 0).node, at(relation, 1).node),
-                       relation.sign};
+static struct side difference(struct side relation, bool swapped) {
+  const int n = make(relation.t, MATH_SUBTRACT, at(relation, swapped).node, at(relation, !swapped).node);
+  return (struct side){relation.t, n, relation.sign};
 }
 
 /* x = k y with the same k at all points; k > 0 where the order matters. */
@@ -261,8 +272,9 @@ static bool proportional(struct comparison *c, struct side x, struct side y, boo
   struct math_element p, q, p0 = {0}, q0 = {0};
   bool exact = true;
   int good = 0;
-  if (constant(x) || constant(y) || (c->formulas += 2) > FORMULAS_MAX) return false;
+  if (constant(x) || constant(y)) return false;
   for (int i = 0; i < POINTS; i++) {
+    if (!within_steps(c, x, y, 1)) return false;
     const struct math_reading r = {.seed = c->seed + (uint64_t)i, .sign = 1};
     struct complex_value a, b;
     exact = exact && math_exact(x.t, x.node, &r, &p) == MATH_KNOWN && math_exact(y.t, y.node, &r, &q) == MATH_KNOWN;
@@ -379,14 +391,13 @@ static bool relations_equal(struct comparison *c, struct side a, struct side b) 
     return true;
   const bool ordered = x->value != MATH_EQUAL && x->value != MATH_NOT_EQUAL, swapped = ordered && x->value != y->value;
   if (x->value != y->value && turned(x->value) != (enum math_relation)y->value) return false;
-  struct side left = difference(a), right = difference(b);
-  if (left.node == MATH_NONE || right.node == MATH_NONE) return false;
-  if (swapped) {
-    const int n = make(right.t, MATH_SUBTRACT, at(b, 1).node, at(b, 0).node);
-    if (n == MATH_NONE) return false;
-    right.node = n;
-  }
-  return proportional(c, left, right, ordered);
+  const int nodes_a = a.t->count, nodes_b = b.t->count;
+  const struct side left = difference(a, false), right = difference(b, swapped);
+  const bool equal =
+      left.node != MATH_NONE && right.node != MATH_NONE && proportional(c, left, right, ordered);
+  a.t->count = nodes_a; /* the differences are for this comparison alone */
+  b.t->count = nodes_b;
+  return equal;
 }
 
 /* ---- collections ---- */
@@ -422,11 +433,22 @@ static int elements(struct side s, struct side *out) {
   return n;
 }
 
-static bool each_in(struct comparison *c, const struct side *a, int n, const struct side *b, int m, bool swap) {
+/* Is each of x one of y, and each of y one of x?  Those that are not found yet come first: elements that differ among
+ * themselves, in whatever order, take n (n + 1) / 2 comparisons at most. */
+static bool same_elements(struct comparison *c, const struct side *x, int n, const struct side *y, int m) {
+  bool found[PIECES_MAX] = {false};
   for (int i = 0; i < n; i++) {
-    bool found = false;
-    for (int k = 0; k < m && !found; k++) found = swap ? sides_equal(c, b[k], a[i]) : sides_equal(c, a[i], b[k]);
-    if (!found) return false;
+    bool any = false;
+    for (int again = 0; again < 2 && !any; again++)
+      for (int k = 0; k < m && !any; k++) {
+        if (found[k] != (again == 1) || !sides_equal(c, x[i], y[k])) continue;
+        any = found[k] = true;
+      }
+    if (!any) return false;
+  }
+  for (int k = 0; k < m; k++) {
+    for (int i = 0; i < n && !found[k]; i++) found[k] = sides_equal(c, x[i], y[k]);
+    if (!found[k]) return false;
   }
   return true;
 }
@@ -436,7 +458,7 @@ static bool elements_equal(struct comparison *c, struct side a, struct side b) {
   const int n = elements(a, x), m = elements(b, y);
   const bool ordered =
       op_of(a) == MATH_TUPLE || op_of(b) == MATH_TUPLE || op_of(a) == MATH_INTERVAL || op_of(b) == MATH_INTERVAL;
-  if (!ordered) return each_in(c, x, n, y, m, false) && each_in(c, y, m, x, n, true);
+  if (!ordered) return same_elements(c, x, n, y, m);
   for (int i = 0; i < n && n == m; i++)
     if (!sides_equal(c, x[i], y[i])) return false;
   return n == m;
@@ -486,7 +508,7 @@ static struct side value_of(struct side s, struct side other) {
 }
 
 static bool sides_equal(struct comparison *c, struct side a, struct side b) {
-  if (++c->pairs > PAIRS_MAX) return false;
+  if (++c->steps > LIMIT_VERIFIER_STEPS) return false;
   const struct side x = value_of(a, b), y = value_of(b, a);
   const enum math_op ox = op_of(x), oy = op_of(y);
   if (is_equation(a) && !is_equation(b) && !is_name(at(a, 0)) && !is_name(at(a, 1)))

@@ -91,6 +91,39 @@ static void equality_is_symmetric_for_formulas(void **state) {
       if (right(differ[i][k], differ[i][!k])) fail_msg("%s is %s", differ[i][k], differ[i][!k]);
 }
 
+/* n elements, from the first or from the last on; `other` stands in place of the n-th. */
+static void list_of(char *out, size_t size, const char *form, int n, bool reversed, int other) {
+  size_t at = 0;
+  for (int i = 1; i <= n; i++) {
+    const int k = reversed ? n + 1 - i : i, value = k == n ? other : k;
+    at += (size_t)snprintf(out + at, size - at, i > 1 ? ", " : "");
+    at += (size_t)snprintf(out + at, size - at, form, value, value);
+    assert_true(at < size);
+  }
+}
+
+/* The primes below 100, in falling order, were unequal to themselves: 400 comparisons of formulas were all there were. */
+static void as_many_elements_as_a_tree_holds_are_compared_in_any_order(void **state) {
+  static const char *const forms[] = {"%d",       "-%d",       "\\frac{%d}{7}", "%d.5",  "\\sqrt{%d}",
+                                      "(%d, %d)", "[%d, 99%d]", "\\sin %dx",     "x=%d", "y=%dx+1"};
+  static char gold[MATH_TEXT_MAX], answer[MATH_TEXT_MAX];
+  (void)state;
+  for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+    for (int n = 2; n <= MATH_ITEMS_MAX; n += 31) {
+      list_of(gold, sizeof gold, forms[i], n, false, n);
+      for (int reversed = 0; reversed < 2; reversed++) {
+        list_of(answer, sizeof answer, forms[i], n, reversed, n);
+        if (!right(answer, gold)) fail_msg("%s is not %s", answer, gold);
+        list_of(answer, sizeof answer, forms[i], n, reversed, n + 1);
+        if (right(answer, gold)) fail_msg("%s is %s", answer, gold);
+      }
+    }
+  assert_true(right("\\{1, 2, 2\\}", "\\{2, 1\\}"));
+  assert_true(right("\\{2, 1\\}", "\\{1, 2, 2\\}"));
+  assert_false(right("\\{2, 2\\}", "\\{1, 2\\}"));
+  assert_false(right("\\{1, 2\\}", "\\{2, 2\\}"));
+}
+
 /* The order of the field's multiplicative group would make 1 of any power. */
 static void numbers_made_for_a_collision_earn_nothing(void **state) {
   (void)state;
@@ -228,6 +261,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_pair_has_its_verdict),
       cmocka_unit_test(equality_is_symmetric_for_formulas),
+      cmocka_unit_test(as_many_elements_as_a_tree_holds_are_compared_in_any_order),
       cmocka_unit_test(numbers_made_for_a_collision_earn_nothing),
       cmocka_unit_test(the_field_has_roots_that_multiply),
       cmocka_unit_test(elementary_functions_keep_their_bounds),
