@@ -110,29 +110,32 @@ static void trim(const char **text, size_t *len) {
   if (*len > 1 && (*text)[*len - 1] == '.' ) (*len)--;
 }
 
-/* The last part between marks: $...$, $$...$$, \(...\), \[...\]. */
+/* Where the part that begins at `from` ends, or len. */
+static size_t part_end(const char *text, size_t len, size_t from, char close) {
+  for (size_t at = from; at < len; at++) {
+    if (close == '$' && text[at] == '$' && text[at - 1] != '\\') return at;
+    if (close != '$' && text[at] == '\\' && at + 1 < len && text[at + 1] == close) return at;
+  }
+  return len;
+}
+
+/* The last part between marks: $...$, $$...$$, \(...\), \[...\].  A mark that nothing closes is the last one that is
+ * looked for: none behind it is closed either. */
 static bool last_formula(const char *text, size_t len, const char **inner, size_t *inner_len) {
-  bool found = false;
+  static const char closing[] = ")]$";
+  bool found = false, open[sizeof closing - 1] = {false};
   for (size_t at = 0; at + 1 < len; at++) {
-    size_t from, to;
-    if (text[at] == '\\' && (text[at + 1] == '(' || text[at + 1] == '[')) {
-      const char close = text[at + 1] == '(' ? ')' : ']';
-      from = at + 2;
-      for (to = from; to + 1 < len && !(text[to] == '\\' && text[to + 1] == close); to++) continue;
-      if (to + 1 >= len) continue;
-      at = to + 1;
-    } else if (text[at] == '\\') {
-      at++;
-      continue;
-    } else if (text[at] == '$') {
-      const size_t marks = text[at + 1] == '$' ? 2 : 1;
-      from = at + marks;
-      for (to = from; to < len && (text[to] != '$' || text[to - 1] == '\\'); to++) continue;
-      if (to >= len || to == from) continue;
-      at = to + marks - 1;
-    } else {
+    const char mark = text[at] == '\\' ? text[at + 1] : text[at];
+    const int kind = text[at] == '$' ? 2 : text[at] != '\\' ? -1 : mark == '(' ? 0 : mark == '[' ? 1 : -1;
+    if (kind < 0) {
+      at += text[at] == '\\';
       continue;
     }
+    const size_t marks = kind < 2 || text[at + 1] == '$' ? 2 : 1, from = at + marks;
+    const size_t to = open[kind] ? len : part_end(text, len, from, closing[kind]);
+    open[kind] = to == len;
+    if (to == len || (kind == 2 && to == from)) continue;
+    at = to + marks - 1;
     *inner = text + from;
     *inner_len = to - from;
     found = true;

@@ -1,9 +1,10 @@
 /* Verifier `regex`: the pattern matches somewhere in the completion ("^...$" for all of it; PCRE2, UTF-8, no flags but
  * those that a pattern sets itself).
  *
- * The match is bounded by PCRE2's own counters of steps, depth and memory, and is interpreted, not compiled to machine
- * code, so that the verdict is the same on every machine; a match that runs into a bound earns nothing and is not well
- * formed.  Pure, any thread. */
+ * The steps of a match are counted over all places where it may begin, up to LIMIT_VERIFIER_STEPS and eight for each
+ * byte of the text, and PCRE2 bounds its depth and memory; it is interpreted, not compiled to machine code, so that the
+ * verdict is the same on every machine.  A match that runs into a bound earns nothing and is not well formed.  Pure, any
+ * thread. */
 #ifndef LEASEHOLD_COORDINATOR_VERIFIERS_REGEX_H
 #define LEASEHOLD_COORDINATOR_VERIFIERS_REGEX_H
 

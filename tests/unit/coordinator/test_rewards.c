@@ -124,6 +124,35 @@ static void a_pattern_matches_within_its_bounds(void **state) {
   assert_non_null(strstr(err.message, "at byte 3"));
 }
 
+static void regex_of_many(const char *pattern, const char *unit, const char *end, double reward, bool well_formed,
+                          const char *detail) {
+  static char text[1 << 17];
+  const size_t len = strlen(unit);
+  size_t n = 0;
+  struct verdict v;
+  for (; n + len + strlen(end) < sizeof text; n += len) memcpy(text + n, unit, len);
+  memcpy(text + n, end, strlen(end));
+  regex_verify(text, n + strlen(end), pattern, &v);
+  if (v.reward != reward || v.well_formed != well_formed || strcmp(v.detail, detail) != 0)
+    fail_msg("%s on many '%s': reward %g, well formed %d, %s", pattern, unit, v.reward, v.well_formed, v.detail);
+}
+
+/* PCRE2 counts the steps of each start alone: 128 KiB of "<answer>" took the first of these for 14 s. */
+static void the_steps_of_all_starts_of_a_pattern_are_counted(void **state) {
+  static const char reasoning[] = "(?s)<think>.*</think>\\s*<answer>.*</answer>";
+  static const char steps[] = "the match took too many steps";
+  (void)state;
+  regex_of_many("<answer>.*</answer>", "<answer>", "", 0, false, steps);
+  regex_of_many("\\d+\\s*$", "7", "x", 0, false, steps);
+  regex_of_many(reasoning, "<think>", "", 0, false, steps);
+  regex_of_many("(?i)(a*)\\1c", "a", "bc", 0, false, steps);
+  /* but a long completion has its steps */
+  regex_of_many(reasoning, "think ", "<think></think> <answer>5</answer>", 1, true, "matches");
+  regex_of_many("(?s)^.*<answer>\\d+</answer>$", "7\n", "<answer>5</answer>", 1, true, "matches");
+  regex_of_many("(?s)^.*<answer>\\d+</answer>", "7\n", "<answer></answer>", 0, true, "no match");
+  regex_of_many("(\\w+) \\1", "ab ", "ac ac", 1, true, "matches");
+}
+
 static void a_json_value_fits_its_schema(void **state) {
   (void)state;
   static const struct {
@@ -319,6 +348,7 @@ int main(void) {
       cmocka_unit_test(a_choice_is_one_letter),
       cmocka_unit_test(exact_is_letter_by_letter),
       cmocka_unit_test(a_pattern_matches_within_its_bounds),
+      cmocka_unit_test(the_steps_of_all_starts_of_a_pattern_are_counted),
       cmocka_unit_test(a_json_value_fits_its_schema),
       cmocka_unit_test(a_format_is_its_tags_in_order),
       cmocka_unit_test(lengths_are_judged_by_tokens),
