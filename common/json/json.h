@@ -38,11 +38,12 @@ enum rc json_parse_measured(struct json **out, const char *bytes, size_t len, co
                             struct err *err);
 void json_free(struct json *root); /* roots only; NULL is fine */
 
-enum json_type json_type_of(const struct json *v);
+enum json_type json_type_of(const struct json *v); /* JSON_NULL for v == NULL: what is missing */
 const char *json_type_name(enum json_type t);
 /* NULL when v is not an object or lacks the key. */
 const struct json *json_get(const struct json *v, const char *key);
 size_t json_length(const struct json *v); /* items of an array, members of an object, else 0 */
+/* NULL when it is not an array, an object with members included, or has no such item. */
 const struct json *json_at(const struct json *array, size_t index);
 /* Walks members in document order: start with *cursor = NULL; false at the end. */
 bool json_next(const struct json *object, void **cursor, const char **key, const struct json **value);

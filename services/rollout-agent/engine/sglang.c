@@ -43,7 +43,8 @@ static enum rc read_logprobs(struct engine_answer *out, const struct json *pairs
   for (size_t i = 0; i < count; i++) {
     const struct json *pair = json_at(pairs, i), *value = json_at(pair, 0);
     int64_t id = -1;
-    const bool number = json_length(pair) >= 2 && (json_type_of(value) == JSON_REAL || json_type_of(value) == JSON_INT);
+    const bool number = json_type_of(pair) == JSON_ARRAY && json_length(pair) >= 2 &&
+                        (json_type_of(value) == JSON_REAL || json_type_of(value) == JSON_INT);
     if (!number || !json_as_int(json_at(pair, 1), &id) || i >= out->token_ids.count || id != out->token_ids.items[i])
       return err_set(err, RC_INVALID, "meta_info.output_token_logprobs",
                      "expected the log-probability and the id of each token, got something else at token %zu", i);

@@ -68,8 +68,9 @@ static void read_versions(char version[ENGINE_VERSION_MAX], const struct json *s
 static enum rc read_generate(struct engine_answer *out, const struct json *body, struct arena *arena, struct err *err) {
   const struct json *choices = json_get(body, "choices"), *choice = json_at(choices, 0), *content;
   *out = (struct engine_answer){0};
-  if (json_length(choices) != 1 || json_type_of(choice) != JSON_OBJECT)
-    return err_set(err, RC_INVALID, "choices", "expected one choice, got %zu", json_length(choices));
+  if (json_type_of(choices) != JSON_ARRAY || json_length(choices) != 1 || json_type_of(choice) != JSON_OBJECT)
+    return err_set(err, RC_INVALID, "choices", "expected an array of one choice, got %s of %zu",
+                   json_type_name(json_type_of(choices)), json_length(choices));
   const struct json_field field = {.name = "token_ids",
                                    .kind = FIELD_I32_ARRAY,
                                    .target = &out->token_ids,

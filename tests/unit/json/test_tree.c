@@ -151,7 +151,8 @@ static void test_walking(void **state) {
   assert_string_equal(json_string(json_at(a, 3), &len), "s\xC3\xA9");
   assert_int_equal(len, 3);
   assert_null(json_at(a, 4));
-  assert_null(json_at(root, 0));
+  assert_null(json_at(root, 0)); /* an object has a length, and no items */
+  assert_int_equal(json_type_of(json_at(root, 0)), JSON_NULL);
   assert_null(json_get(a, "z"));
   assert_null(json_get(root, "absent"));
   assert_null(json_get(NULL, "z"));
