@@ -98,6 +98,22 @@ static bool is_unit(const struct math_token *k) {
   return false;
 }
 
+/* Names of functions that are units as well. */
+static bool is_either(const struct math_token *k) {
+  return k->kind == TOKEN_FUNCTION && (k->value == MATH_MIN || k->value == MATH_SEC);
+}
+
+/* "5 min": one that nothing follows which it could be a function of. */
+static bool is_function_unit(const struct math_token *k) {
+  static const int behind[] = {TOKEN_END, TOKEN_TEXT, ',', ';', '.', '/', '=', '<', '>', ')', ']', '}'};
+  if (!is_either(k)) return false;
+  const int next = k[1].kind;
+  if (k->value == MATH_MIN) return next != '(' && next != TOKEN_SET_OPEN && next != '^' && next != '_';
+  for (size_t i = 0; i < sizeof behind / sizeof *behind; i++)
+    if (next == behind[i]) return true;
+  return is_prose(&k[1]) || is_and(&k[1]);
+}
+
 /* Units are not computed with: "cm", "\text{ cm}^2", "miles per hour", "km/h". */
 static void skip_unit(struct parser *p) {
   struct math_tree *t = p->t;
@@ -113,9 +129,9 @@ static void skip_unit(struct parser *p) {
     else if (k->kind == '^' && !k->value && p->tokens[p->at + 1].kind == '{' &&
              p->tokens[p->at + 2].kind == TOKEN_NUMBER && p->tokens[p->at + 3].kind == '}')
       p->at += 3;
-    else if (k->kind == '/' && (p->tokens[p->at + 1].kind == TOKEN_WORD || p->tokens[p->at + 1].kind == TOKEN_TEXT))
+    else if (k->kind == '/' && (k[1].kind == TOKEN_WORD || k[1].kind == TOKEN_TEXT || is_either(&k[1])))
       p->at++;
-    else if (k->kind != TOKEN_WORD && k->kind != TOKEN_TEXT && !(k->kind == '^' && k->value) &&
+    else if (k->kind != TOKEN_WORD && k->kind != TOKEN_TEXT && !is_function_unit(k) && !(k->kind == '^' && k->value) &&
              !(k->kind == '.' && p->tokens[p->at + 1].kind == TOKEN_WORD))
       break;
     p->at++;
@@ -539,7 +555,7 @@ static int parse_product(struct parser *p) {
   while (n != MATH_NONE) {
     const struct math_token *k = peek(p);
     const bool bare = p->t->nodes[n].op == MATH_TEXT;
-    if (!bare && is_unit(k)) {
+    if (!bare && (is_unit(k) || is_function_unit(k))) {
       skip_unit(p);
     } else if (take(p, '*')) {
       n = join(p, MATH_MULTIPLY, n, parse_signed_power(p));
