@@ -3,10 +3,10 @@
  *   completion --math_answer.c--> answer --math_parser.c--> tree --math_compare.c--> equal to the gold's tree?
  *
  * Held against the Python package math-verify by a table of pairs (tests/verifiers), which says where both differ and
- * why.  Both sides are read twice, "1,234" as a number and as two, since an answer does not say which; an answer that
- * cannot be read is right only if it is the gold, letter by letter (blanks count between digits alone).  Pure; bounded
- * by counted steps; exact, or in doubles without libm, so that a verdict is the same on every machine.  Called by
- * reward.c, on any thread; about 200 KiB of stack. */
+ * why.  Both sides are read twice, "1,234" and "2e-3" as a number and as two, since an answer does not say which; an
+ * answer that cannot be read is right only if it is the gold, letter by letter (blanks count between digits alone).
+ * Pure; bounded by counted steps; exact, or in doubles without libm, so that a verdict is the same on every machine.
+ * Called by reward.c, on any thread; about 200 KiB of stack. */
 #ifndef LEASEHOLD_COORDINATOR_VERIFIERS_MATH_H
 #define LEASEHOLD_COORDINATOR_VERIFIERS_MATH_H
 

@@ -148,6 +148,14 @@ static size_t separator(const struct lexer *l, size_t at, size_t leading) {
   return n && leading >= 1 && leading <= 3 && three ? n : 0;
 }
 
+/* "2e5", "2E-3", "2.4e-3"; "2e-3", where e may be Euler's number, as thousands are read. */
+static bool exponent_at(const struct lexer *l, bool point) {
+  const bool upper = starts(l, l->at, "E"), sign = starts(l, l->at + 1, "-") || starts(l, l->at + 1, "+");
+  if (!upper && !starts(l, l->at, "e")) return false;
+  if (!sign) return digit(l, l->at + 1);
+  return digit(l, l->at + 2) && (upper || point || l->thousands);
+}
+
 static void number(struct lexer *l) {
   const size_t from = l->at;
   size_t leading = 0;
@@ -164,9 +172,7 @@ static void number(struct lexer *l) {
                (digit(l, l->at + 1) || starts(l, l->at + 1, "\\overline"))) {
       point = true;
       l->at++;
-    } else if (!exponent && (l->text[l->at] == 'e' || l->text[l->at] == 'E') &&
-               (digit(l, l->at + 1) || ((starts(l, l->at + 1, "-") || starts(l, l->at + 1, "+")) &&
-                                        digit(l, l->at + 2) && l->text[l->at] == 'E'))) {
+    } else if (!exponent && exponent_at(l, point)) {
       exponent = true;
       l->at += 2;
     } else {

@@ -54,8 +54,8 @@ struct math_token {
   int len;
 };
 
-/* thousands: "1,234" is one number, else two.  Returns how many tokens there are, TOKEN_END not counted, or -1 for more
- * than max - 1. */
+/* thousands: "1,234" is one number, else two, and so is "2e-3", else 2e - 3.  Returns how many tokens there are,
+ * TOKEN_END not counted, or -1 for more than max - 1. */
 int math_tokens(struct math_token *out, int max, const char *text, size_t len, bool thousands);
 
 #endif

@@ -488,6 +488,7 @@ static bool begins_factor(const struct parser *p) {
   const struct math_token *k = peek(p);
   switch (k->kind) {
     case TOKEN_WORD: return !is_and(k);
+    case TOKEN_NUMBER: return p->at > 0 && k[-1].kind == '!'; /* "3!7!" */
     case TOKEN_SYMBOL:
     case TOKEN_PI:
     case TOKEN_HALF:
