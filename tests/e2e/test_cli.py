@@ -1,6 +1,10 @@
 """The command line `leasehold`: what it prints is the API's, its exit status tells scripts how it went, and -v prints calls that can be made by hand."""
+import http.server
 import json
+import socket
 import subprocess
+import threading
+import urllib.parse
 
 from harness import BIN, Cluster, call, grpo_config
 
@@ -101,3 +105,61 @@ def test_the_command_line(base_model, tmp_path):
         status, _, error = leasehold(cluster, "run", "show", "r99")
         assert status == 1 and "there is no run r99" in error
         check_states(cluster)
+
+
+class Scripted(http.server.BaseHTTPRequestHandler):
+    """A coordinator with one run: `script` gives the state of each look at it, or an HTTP status; None closes the connection."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        server, parts = self.server, urllib.parse.urlsplit(self.path)
+        query = dict(urllib.parse.parse_qsl(parts.query))
+        first = int(query.get("from", 0))
+        if parts.path.endswith("/rounds"):
+            answer, status = {"rounds": [{"round": i} for i in range(first, min(server.rounds, first + int(query["limit"])))]}, 200
+        else:
+            look = server.script[min(server.looks, len(server.script) - 1)]
+            server.looks += 1
+            if look is None:
+                self.close_connection = True
+                return self.connection.shutdown(socket.SHUT_RDWR)
+            status = look if isinstance(look, int) else 200
+            answer = {"id": "r1", "state": look, "rounds": server.rounds, "error": None, "workers": []} if status == 200 else {"error": {"code": "unavailable", "message": "opening", "field": ""}}
+        body = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def scripted(script, rounds, *args):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Scripted)
+    server.script, server.rounds, server.looks = script, rounds, 0
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        return leasehold(f"http://127.0.0.1:{server.server_port}", *args)
+    finally:
+        server.shutdown()
+
+
+def test_all_rounds_of_an_ended_run_are_printed():
+    """An answer holds 500."""
+    for rounds in (0, 499, 500, 501, 1200):
+        status, output, _ = scripted(["completed"], rounds, "run", "watch", "r1", "--json")
+        assert status == 0 and [json.loads(line)["round"] for line in output.splitlines()] == list(range(rounds))
+
+
+def test_watching_goes_on_while_the_coordinator_is_started_again():
+    """It answers 503 while it opens its database, 429 when it is full, or not at all; also before the first round is done."""
+    for away in (503, 429, None):
+        for rounds in (0, 2):
+            status, output, error = scripted(["running", away, away, "completed"], rounds, "run", "watch", "r1")
+            assert status == 0 and output.splitlines()[-1] == "r1 completed", (away, rounds, status, output, error)
+        status, output, error = scripted(["", away, ""], 0, "workers", "--watch", "--timeout-s", 3)
+        assert status == 4, (away, status, output, error)
+    assert scripted(["running", 404], 0, "run", "watch", "r1")[0] == 1
+    assert scripted([None], 0, "run", "watch", "r1")[0] == 3

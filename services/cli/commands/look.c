@@ -120,18 +120,15 @@ static enum rc workers_print(struct session *s, bool draws, struct err *err) {
   return rc;
 }
 
-/* A coordinator that has answered once may be started again meanwhile. */
 static enum rc workers_watch(struct session *s, struct err *err) {
   const bool draws = isatty(STDOUT_FILENO) && !s->json;
   const int64_t begin_ms = clock_monotonic_ms();
-  bool answered = false;
   for (int missed = 0;;) {
     const enum rc rc = workers_print(s, draws, err);
-    const bool gone = rc == RC_UNAVAILABLE || rc == RC_TIMEOUT;
-    if (rc != RC_OK && (!gone || !answered || ++missed == RETRIES)) return rc;
-    if (rc == RC_OK) answered = true, missed = 0;
+    if (rc != RC_OK && (!session_again(s, rc) || ++missed == RETRIES)) return rc;
+    if (rc == RC_OK) missed = 0;
     if (s->timeout_s && clock_monotonic_ms() - begin_ms > 1000 * s->timeout_s) return RC_OK;
-    if (gone) printf("the coordinator does not answer\n");
+    if (rc != RC_OK && !s->json) printf("%s\n", s->later ? err->message : "the coordinator does not answer");
     if (!draws && !s->json) printf("\n");
     fflush(stdout);
     clock_sleep_ms(LOOK_MS);

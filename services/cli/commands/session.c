@@ -103,8 +103,11 @@ static enum rc exchange(struct session *s, const char *method, const char *path,
 static enum rc json_of(struct session *s, enum rc rc, const char *whose, struct http_answer *answer, struct json **out,
                        struct err *err) {
   *out = NULL;
+  s->later = false;
   if (rc != RC_OK) return rc;
+  s->answered = true;
   if (answer->status >= 400) {
+    s->later = answer->status == 429 || answer->status == 503;
     rc = http_answer_error(answer, whose, err);
     if (rc == RC_UNAVAILABLE || rc == RC_TIMEOUT) rc = RC_CONFLICT; /* it has answered */
   } else {
@@ -113,6 +116,10 @@ static enum rc json_of(struct session *s, enum rc rc, const char *whose, struct 
   }
   http_answer_free(answer);
   return rc;
+}
+
+bool session_again(const struct session *s, enum rc rc) {
+  return rc != RC_OK && s->answered && (s->later || rc == RC_UNAVAILABLE || rc == RC_TIMEOUT);
 }
 
 enum rc session_get(struct session *s, const char *path, const char *segment, const char *tail, struct json **out,

@@ -16,6 +16,7 @@ struct session {
   const char *coordinator, *token;
   struct tls_settings tls;
   bool verbose, json, watch;
+  bool answered, later; /* once at least; the last answer was 429 or 503: ask again later */
   int64_t round, limit, timeout_s;
   /* Of doctor before any service runs (before.h); model "": they run. */
   const char *model, *data_dir, *coordinator_flags, *trainer_flags, *server_flags;
@@ -30,6 +31,9 @@ void session_close(struct session *s);
 /* path: "/v1/runs/", then segment percent-encoded (NULL: none), then tail ("/stop", "?limit=3"). */
 enum rc session_get(struct session *s, const char *path, const char *segment, const char *tail, struct json **out,
                     struct err *err);
+/* Watching, is this no end yet?  A coordinator that has answered and now does not, or says later, is being started
+ * again. */
+bool session_again(const struct session *s, enum rc rc);
 /* body NULL: none.  file: where it was read from, for -v. */
 enum rc session_post(struct session *s, const char *path, const char *segment, const char *tail, const struct buf *body,
                      const char *file, struct json **out, struct err *err);

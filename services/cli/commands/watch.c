@@ -11,7 +11,7 @@
 #include "common/base/clock.h"
 #include "services/cli/commands/show.h"
 
-enum { LOOK_MS = 500, BAR_WIDTH = 30, TAIL_MAX = 64, RETRIES = 20 };
+enum { LOOK_MS = 500, BAR_WIDTH = 30, TAIL_MAX = 64, RETRIES = 20, PAGE = 500 };
 
 static void print_round(const struct json *r) {
   printf("round %4s  reward %-8s loss %-10s entropy %-7s length %-7s groups %s+%s  %s\n",
@@ -23,28 +23,40 @@ static void print_round(const struct json *r) {
   if (json_find_number(r, "exact") == 0) printf("            not exact: %s\n", show_word(r, "inexact_reason", ""));
 }
 
-/* Prints rounds from *next on. */
-static enum rc rounds_print(struct session *s, const char *run, int64_t *next, struct err *err) {
+static void print_json(const struct json *r) {
+  struct buf line = BUF_INIT;
+  struct json_writer w;
+  json_writer_init(&w, &line);
+  json_write_value(&w, r);
+  printf("%s\n", line.data ? line.data : "");
+  buf_free(&line);
+}
+
+/* Prints rounds from *next on: as many as an answer holds.  *more: there may be others behind them. */
+static enum rc page_print(struct session *s, const char *run, int64_t *next, bool *more, struct err *err) {
   char tail[TAIL_MAX];
   struct json *answer = NULL;
-  snprintf(tail, sizeof tail, "/rounds?from=%lld&limit=500", (long long)*next);
+  const int64_t from = *next;
+  snprintf(tail, sizeof tail, "/rounds?from=%lld&limit=%d", (long long)from, PAGE);
   const enum rc rc = session_get(s, "/v1/runs/", run, tail, &answer, err);
   const struct json *rounds = json_find(answer, "rounds");
   for (size_t i = 0; rc == RC_OK && i < json_length(rounds); i++) {
     const struct json *r = json_at(rounds, i);
-    if (s->json) {
-      struct buf line = BUF_INIT;
-      struct json_writer w;
-      json_writer_init(&w, &line);
-      json_write_value(&w, r);
-      printf("%s\n", line.data ? line.data : "");
-      buf_free(&line);
-    } else {
+    if (s->json)
+      print_json(r);
+    else
       print_round(r);
-    }
     *next = (int64_t)json_find_number(r, "round") + 1;
   }
+  *more = json_length(rounds) == PAGE && *next > from;
   json_free(answer);
+  return rc;
+}
+
+static enum rc rounds_print(struct session *s, const char *run, int64_t *next, struct err *err) {
+  bool more = true;
+  enum rc rc = RC_OK;
+  while (rc == RC_OK && more) rc = page_print(s, run, next, &more, err);
   return rc;
 }
 
@@ -97,8 +109,7 @@ enum rc run_watch(struct session *s, int *status, struct err *err) {
     }
     fflush(stdout);
     json_free(run);
-    if ((rc == RC_UNAVAILABLE || rc == RC_TIMEOUT) && next > 0 && ++missed < RETRIES)
-      rc = RC_OK; /* it is being started again */
+    if (session_again(s, rc) && ++missed < RETRIES) rc = RC_OK;
     if (rc != RC_OK) return rc;
     if (end >= 0) {
       *status = end;
