@@ -11,7 +11,8 @@ static bool is_choice(char c) { return (c >= 'A' && c <= 'J') || (c >= 'a' && c 
 
 static bool alone(const char *text, size_t len, size_t at) {
   const bool before = at > 0 && (isalnum((unsigned char)text[at - 1]) || text[at - 1] == '\\');
-  const bool after = at + 1 < len && (isalnum((unsigned char)text[at + 1]) || text[at + 1] == '\'');
+  const bool quote = len - at > 3 && memcmp(text + at + 1, "\xe2\x80\x99", 3) == 0; /* the curved one */
+  const bool after = quote || (at + 1 < len && (isalnum((unsigned char)text[at + 1]) || text[at + 1] == '\''));
   return is_choice(text[at]) && !before && !after;
 }
 
@@ -21,11 +22,29 @@ static bool counts(const char *text, size_t len, size_t at, bool only) {
   return alone(text, len, at) && (isupper((unsigned char)text[at]) || bracket || only);
 }
 
+/* "I think", "A closer look": a pronoun or an article, unless the next word is one that goes on behind a choice. */
+static bool is_word(const char *text, size_t len, size_t at) {
+  static const char *const on[] = {"and", "as",    "because", "but", "by",    "for",  "from",  "given",
+                                   "in",  "is",    "not",     "or",  "since", "when", "where", "which",
+                                   "with"};
+  size_t from = at + 1, to;
+  if (text[at] != 'I' && text[at] != 'A') return false;
+  while (from < len && isspace((unsigned char)text[from])) from++;
+  for (to = from; to < len && islower((unsigned char)text[to]); to++) continue;
+  if (from == at + 1 || from == to) return false;
+  for (size_t i = 0; i < sizeof on / sizeof *on; i++)
+    if (strlen(on[i]) == to - from && memcmp(on[i], text + from, to - from) == 0) return false;
+  return true;
+}
+
+/* The first that is no word; else the first. */
 static char first_of(const char *text, size_t len) {
   size_t letters = 0;
   for (size_t i = 0; i < len; i++) letters += isalnum((unsigned char)text[i]) != 0;
-  for (size_t i = 0; i < len; i++)
-    if (counts(text, len, i, letters == 1)) return (char)toupper((unsigned char)text[i]);
+  for (int words = 0; words < 2; words++)
+    for (size_t i = 0; i < len; i++)
+      if (counts(text, len, i, letters == 1) && is_word(text, len, i) == (words == 1))
+        return (char)toupper((unsigned char)text[i]);
   return 0;
 }
 

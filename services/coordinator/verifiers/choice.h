@@ -1,7 +1,8 @@
 /* Verifier `choice`: which of several letters is the completion's answer?
  *
  * The answer is the last \boxed{} or what follows the last "answer is" (math_answer.h), and its first letter that
- * stands alone: "B", "(B)", "**B**", "B) Paris", "\text{(B)}".  Without such a mark: the last letter of the text in
+ * stands alone: "B", "(B)", "**B**", "B) Paris", "\text{(B)}"; the pronoun "I" and the article "A" before a word count
+ * only where there is no other: "I think it is B".  Without such a mark: the last letter of the text in
  * brackets, "(B)", or a last line that is one letter.  Letters from A to J, in either case where nothing else stands
  * beside them.  Pure, any thread. */
 #ifndef LEASEHOLD_COORDINATOR_VERIFIERS_CHOICE_H

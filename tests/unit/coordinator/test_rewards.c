@@ -70,6 +70,16 @@ static void a_choice_is_one_letter(void **state) {
       {C, "The answer is A' or Bee", "B", 0, false},
       {C, "\\boxed{K}", "B", 0, false},
       {C, "answer is \\textbf{D}", "D) 12", 1, true},
+      {C, "The answer is: I think it is B", "B", 1, true},
+      {C, "The answer is: I think it is B", "I", 0, true},
+      {C, "The answer is: I am sure that it is **I**", "I", 1, true},
+      {C, "Answer: I\xe2\x80\x99m for B", "B", 1, true},
+      {C, "Answer: A closer look says (B)", "B", 1, true},
+      {C, "The answer is A because B and C are wrong", "A", 1, true},
+      {C, "The answer is A", "A", 1, true},
+      {C, "The answer is I.", "I", 1, true},
+      {C, "The answer is A obviously", "A", 1, true},
+      {C, "The answer is (A) since B is wrong", "A", 1, true},
 #undef C
   };
   CHECK(cases);
