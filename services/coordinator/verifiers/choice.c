@@ -65,7 +65,7 @@ static char letter_of(const char *text, size_t len) {
 static char answered(const char *text, size_t len) {
   const char *inner;
   size_t inner_len;
-  if (math_boxed(text, len, &inner, &inner_len) || math_phrase(text, len, &inner, &inner_len))
+  if (math_boxed(text, len, &inner, &inner_len) || math_phrase(text, len, false, &inner, &inner_len))
     return letter_of(inner, inner_len);
   for (size_t i = len; i-- > 0;)
     if (text[i] == '(' && i + 2 < len && is_choice(text[i + 1]) && text[i + 2] == ')')

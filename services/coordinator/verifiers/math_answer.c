@@ -101,13 +101,13 @@ static bool from_boxes(struct math_answer *out, const char *text, size_t len) {
   return true;
 }
 
-static void trim(const char **text, size_t *len) {
+static void trim(const char **text, size_t *len, bool stop) {
   while (*len && (isspace((unsigned char)**text) || **text == '*' || **text == ':')) {
     (*text)++;
     (*len)--;
   }
   while (*len && (isspace((unsigned char)(*text)[*len - 1]) || (*text)[*len - 1] == '*')) (*len)--;
-  if (*len > 1 && (*text)[*len - 1] == '.' ) (*len)--;
+  if (stop && *len > 1 && (*text)[*len - 1] == '.') (*len)--;
 }
 
 /* Where the part that begins at `from` ends, or len. */
@@ -149,8 +149,7 @@ static bool is_at(const char *text, size_t len, size_t at, const char *word) {
   return true;
 }
 
-/* Behind the last "answer is", "answer:", "####": to the end of the line or sentence. */
-bool math_phrase(const char *text, size_t len, const char **inner, size_t *inner_len) {
+bool math_phrase(const char *text, size_t len, bool line, const char **inner, size_t *inner_len) {
   static const char *const phrases[] = {"answer is", "answer:", "answer**:", "answer:**", "####"};
   size_t from = 0;
   for (size_t at = 0; at < len; at++) {
@@ -163,12 +162,12 @@ bool math_phrase(const char *text, size_t len, const char **inner, size_t *inner
   while (to < len && to - from < PHRASE_MAX &&
          (text[to] != '\n' || to == from || isspace((unsigned char)text[to - 1]) || text[to - 1] == ':')) {
     const bool sentence = text[to] == '.' && to + 1 < len && isspace((unsigned char)text[to + 1]) && to > from;
-    if (sentence) break;
+    if (sentence && !line) break;
     to++;
   }
   *inner = text + from;
   *inner_len = to - from;
-  trim(inner, inner_len);
+  trim(inner, inner_len, !line);
   return *inner_len > 0;
 }
 
@@ -182,14 +181,14 @@ static bool is_alone(const char *text, size_t len) {
 bool math_answer_find(struct math_answer *out, const char *text, size_t len) {
   struct number last;
   if (from_boxes(out, text, len)) return true;
-  if (math_phrase(text, len, &out->text, &out->len)) {
+  if (math_phrase(text, len, false, &out->text, &out->len)) {
     last_formula(out->text, out->len, &out->text, &out->len);
     return true;
   }
   if (last_formula(text, len, &out->text, &out->len)) return true;
   out->text = text;
   out->len = len;
-  trim(&out->text, &out->len);
+  trim(&out->text, &out->len, true);
   if (is_alone(out->text, out->len)) return true;
   if (number_last(text, len, &last) != NUMBER_ALONE || !last.exact) return false;
   out->text = out->joined;

@@ -21,8 +21,8 @@ struct math_answer {
 bool math_answer_find(struct math_answer *out, const char *text, size_t len);
 /* The content of the last \boxed{} or \fbox{} alone, which must be closed. */
 bool math_boxed(const char *text, size_t len, const char **inner, size_t *inner_len);
-/* What follows the last "answer is", "Answer:" or "####", to the end of its line or sentence, without blanks and
- * emphasis around it. */
-bool math_phrase(const char *text, size_t len, const char **inner, size_t *inner_len);
+/* What follows the last "answer is", "Answer:" or "####", to the end of its line or sentence, without blanks, emphasis
+ * and a full stop around it.  line: to the end of the line, with its full stop. */
+bool math_phrase(const char *text, size_t len, bool line, const char **inner, size_t *inner_len);
 
 #endif
