@@ -118,7 +118,8 @@ def test_samples_are_found_over_all_rounds_page_by_page(run):
     assert found(f"&text={encoded}") == [i for i, row in zip(ids, rows) if part in row[4] or part in (row[5].decode(errors="replace") if isinstance(row[5], bytes) else row[5])] != []
     assert found("&purpose=evaluation") == [] and found("&group_state=filtered") != []
     assert found("&text=nowhere%20to%20be%20found") == []
-    for query, field in (("reward_min=x", "reward_min"), ("finish=abort2", "finish"), ("before=1.2", "before"), ("before=1.2.3x", "before"), ("group_state=", "group_state"), ("limit=201", "limit")):
+    for query, field in (("reward_min=x", "reward_min"), ("finish=abort2", "finish"), ("before=1.2", "before"), ("before=1.2.3x", "before"), ("before=-1.0.0", "before"), ("before=%201.2.3", "before"), ("before=1.%202.3", "before"),
+                         ("before=1.2.3.", "before"), ("before=1.2.1234567890123", "before"), ("reward_min=0x1p3", "reward_min"), ("reward_max=%201", "reward_max"), ("reward_min=nan", "reward_min"), ("group_state=", "group_state"), ("limit=201", "limit")):
         with pytest.raises(HttpError) as refused:
             call("GET", f"{url}/samples?{query}")
         assert refused.value.status == 422 and refused.value.json()["error"]["field"] == field
@@ -142,7 +143,7 @@ def test_a_group_is_shown_token_by_token(run):
     for unknown in ("r1.1.99", "r9.0.0", "r1.1", "x"):
         with pytest.raises(HttpError) as missing:
             call("GET", f"{cluster.coordinator.url}/v1/groups/{unknown}")
-        assert missing.value.status == 404
+        assert missing.value.status == 404 and "group" in missing.value.json()["error"]["message"]
 
 
 def test_entropies_are_those_of_an_independent_computation(run, base_model):

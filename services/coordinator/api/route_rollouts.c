@@ -2,6 +2,7 @@
  * spread. */
 #include "services/coordinator/api/route_rollouts.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +25,7 @@
 #include "services/coordinator/views/spread_view.h"
 #include "services/coordinator/rounds/run_life.h"
 
-enum { ROLLOUTS_BYTES_MAX = 64 << 20, TEXT_CHARACTERS_MAX = 400 };
+enum { ROLLOUTS_BYTES_MAX = 64 << 20, TEXT_CHARACTERS_MAX = 400, PLACE_DIGITS_MAX = 12 };
 
 enum {
   V_GROUP,
@@ -199,7 +200,8 @@ static enum rc query_number(const struct http_request *r, const char *name, doub
   *out = NAN;
   if (text == NULL) return RC_OK;
   *out = strtod(text, &end);
-  if (end != text && *end == '\0' && fabs(*out) <= REWARD_MAX) return RC_OK;
+  const bool decimal = strspn(text, "+-.0123456789eE") == strlen(text); /* strtod also reads blanks, 0x1p3 and nan */
+  if (decimal && end != text && *end == '\0' && fabs(*out) <= REWARD_MAX) return RC_OK;
   return err_set(err, RC_INVALID, name, "%s: a number from -1e300 to 1e300 was expected, but \"%.64s\" came", name,
                  text);
 }
@@ -216,16 +218,19 @@ static enum rc query_word(const struct http_request *r, const char *name, const 
 
 /* "12.63.7", as an answer's `next` has it. */
 static enum rc query_place(const struct http_request *r, int64_t round_max, struct sample_place *out, struct err *err) {
-  const char *text = http_query(r, "before");
-  long long round, group, sample;
-  char beyond;
+  const char *text = http_query(r, "before"), *at = text;
+  int64_t part[3] = {0};
   *out = (struct sample_place){round_max + 1, 0, 0};
   if (text == NULL) return RC_OK;
-  if (strlen(text) < 40 && sscanf(text, "%lld.%lld.%lld%c", &round, &group, &sample, &beyond) == 3) {
-    if (round <= round_max) *out = (struct sample_place){round, group, sample};
-    return RC_OK;
+  for (int i = 0; i < 3 && at; i++) {
+    int digits = 0;
+    for (; digits < PLACE_DIGITS_MAX && isdigit((unsigned char)*at); digits++) part[i] = part[i] * 10 + (*at++ - '0');
+    at = digits && *at == (i < 2 ? '.' : '\0') ? at + 1 : NULL;
   }
-  return err_set(err, RC_INVALID, "before", "before: the `next` of an answer was expected, but \"%.64s\" came", text);
+  if (at == NULL)
+    return err_set(err, RC_INVALID, "before", "before: the `next` of an answer was expected, but \"%.64s\" came", text);
+  if (part[0] <= round_max) *out = (struct sample_place){part[0], part[1], part[2]};
+  return RC_OK;
 }
 
 /* What a text has to contain; NULL where that is nothing. */
@@ -300,7 +305,7 @@ void handle_get_group(struct http_request *r, void *context) {
   json_writer_init(&w, &body);
   enum rc rc = http_query_i64(r, "from", 0, 0, LIMIT_SAMPLES_PER_GROUP, &from, &err);
   if (rc == RC_OK) rc = http_query_i64(r, "limit", 64, 1, LIMIT_SAMPLES_PER_GROUP, &limit, &err);
-  if (rc == RC_OK) rc = id_parse_group(&g.run, &g.round, &g.ordinal, http_param(r, "id"), &err);
+  if (rc == RC_OK) rc = id_parse_group(&g.run, &g.round, &g.ordinal, "group", http_param(r, "id"), &err);
   struct run_context *x = rounds_context_keep(context);
   struct shown_tokenizer *shown = rc == RC_OK && !x ? shown_tokenizer_take(context) : NULL;
   if (rc == RC_OK) rc = readers_take(readers, &s, &err);

@@ -135,7 +135,7 @@ enum rc pass_claimed(struct store *s, const char *id, uint64_t fence, const char
   bool row = false;
   int64_t run = 0, round = 0, group = 0;
   *out = (struct pass_row){0};
-  enum rc rc = id_parse_group(&run, &round, &group, id, err);
+  enum rc rc = id_parse_group(&run, &round, &group, "pass", id, err);
   if (rc != RC_OK) return rc;
   rc = store_query(s, &q, err,
                    "SELECT p.state, p.fence, coalesce(p.worker, 0), g.state = " SQL_GROUP_SEALED
@@ -200,7 +200,7 @@ enum rc pass_give_back(struct core *c, const struct pass_row *p, enum pass_state
 enum rc pass_renew(struct core *c, const char *id, int64_t fence, int64_t worker, bool *held, struct err *err) {
   int64_t run = 0, round = 0, group = 0;
   *held = false;
-  if (id_parse_group(&run, &round, &group, id, NULL) != RC_OK) return RC_OK;
+  if (id_parse_group(&run, &round, &group, "pass", id, NULL) != RC_OK) return RC_OK;
   const enum rc rc = store_exec(
       c->store, err,
       "UPDATE passes SET deadline_ms = ?6" OF_PASS " AND fence = ?4 AND worker = ?5 AND state = " SQL_PASS_GRANTED

@@ -16,7 +16,7 @@ static enum rc group_gather(struct group_entropies *out, const struct batch_grou
                             const struct sample_logprobs *samples, struct arena *arena, struct err *err) {
   struct buf steps = BUF_INIT;
   int64_t run;
-  enum rc rc = id_parse_group(&run, &out->round, &out->ordinal, g->id, err);
+  enum rc rc = id_parse_group(&run, &out->round, &out->ordinal, "group", g->id, err);
   for (size_t i = 0; rc == RC_OK && i < g->sample_count; i++) {
     if (strcmp(samples[i].id, g->samples[i].id) != 0)
       rc = err_set(err, RC_CORRUPT, "samples.id", "the trainer answered for sample '%.100s' where %s was expected",

@@ -77,13 +77,13 @@ enum rc id_parse_worker(int64_t *worker, const char *text, struct err *err) {
   return RC_OK;
 }
 
-enum rc id_parse_group(int64_t *run, int64_t *round, int64_t *group, const char *text, struct err *err) {
+enum rc id_parse_group(int64_t *run, int64_t *round, int64_t *group, const char *what, const char *text,
+                       struct err *err) {
   const char *at = text[0] == 'r' ? number(run, text + 1) : NULL;
   at = at && *at == '.' ? number(round, at + 1) : NULL;
   const char *end = at && *at == '.' ? number(group, at + 1) : NULL;
   if (!end || *end)
-    return err_set(err, RC_NOT_FOUND, "id", "there is no pass '%.100s'; passes are named like their group, r7.12.3",
-                   text);
+    return err_set(err, RC_NOT_FOUND, "id", "there is no %s '%.100s'; expected a name like r7.12.3", what, text);
   return RC_OK;
 }
 

@@ -27,8 +27,9 @@ struct id_text id_worker(int64_t worker);
 /* "r7" and "w3"; RC_NOT_FOUND for anything else, because nothing has such an id. */
 enum rc id_parse_run(int64_t *run, const char *text, struct err *err);
 enum rc id_parse_worker(int64_t *worker, const char *text, struct err *err);
-/* "r7.12.3", of a group and of its pass */
-enum rc id_parse_group(int64_t *run, int64_t *round, int64_t *group, const char *text, struct err *err);
+/* "r7.12.3", of a group and of its pass; what: which of both, for the error. */
+enum rc id_parse_group(int64_t *run, int64_t *round, int64_t *group, const char *what, const char *text,
+                       struct err *err);
 /* "r7.12" */
 enum rc id_parse_round(int64_t *run, int64_t *round, const char *text, struct err *err);
 

@@ -204,11 +204,13 @@ static void ids_read_back_and_odd_ones_do_not_exist(void **state) {
   for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++)
     assert_int_equal(id_parse_run(&run, odd[i], NULL), RC_NOT_FOUND);
   assert_int_equal(id_parse_round(&run, &round, "r7.12.3", NULL), RC_NOT_FOUND);
-  assert_int_equal(id_parse_group(&run, &round, &group, "r7.12.3", NULL), RC_OK);
+  assert_int_equal(id_parse_group(&run, &round, &group, "group", "r7.12.3", NULL), RC_OK);
   assert_true(run == 7 && round == 12 && group == 3);
-  assert_int_equal(id_parse_group(&run, &round, &group, "r7.12", NULL), RC_NOT_FOUND);
-  assert_int_equal(id_parse_group(&run, &round, &group, "r7.12.3.0", NULL), RC_NOT_FOUND);
-  assert_int_equal(id_parse_group(&run, &round, &group, "w7.12.3", NULL), RC_NOT_FOUND);
+  struct err err = {0};
+  assert_int_equal(id_parse_group(&run, &round, &group, "group", "r7.12", &err), RC_NOT_FOUND);
+  assert_string_equal(err.message, "there is no group 'r7.12'; expected a name like r7.12.3");
+  assert_int_equal(id_parse_group(&run, &round, &group, "group", "r7.12.3.0", NULL), RC_NOT_FOUND);
+  assert_int_equal(id_parse_group(&run, &round, &group, "group", "w7.12.3", NULL), RC_NOT_FOUND);
   assert_int_equal(id_parse_worker(&run, "r3", NULL), RC_NOT_FOUND);
 }
 

@@ -26,9 +26,10 @@ export function duration(ms) {
   if (ms === 0) return "0";
   if (ms < 1) return `${(ms * 1000).toFixed(0)} µs`;
   if (ms < 1000) return `${ms < 10 ? ms.toFixed(1) : Math.round(ms)} ms`;
-  if (ms < 60000) return `${(ms / 1000).toFixed(ms < 10000 ? 2 : 1)} s`;
-  const minutes = Math.floor(ms / 60000);
-  if (minutes < 60) return `${minutes} min ${Math.round((ms % 60000) / 1000)} s`;
+  if (ms < 59950) return `${(ms / 1000).toFixed(ms < 10000 ? 2 : 1)} s`;
+  const seconds = Math.round(ms / 1000); // rounded before it is split: no "1 min 60 s"
+  const minutes = Math.floor(seconds / 60);
+  if (minutes < 60) return `${minutes} min ${seconds % 60} s`;
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
