@@ -88,6 +88,13 @@ def test_every_view_opens_without_a_fault_and_fits_its_window(browser, cluster, 
     assert (sum(map(int, background[4:-1].split(",")[:3])) < 200) == dark
 
 
+def test_a_duration_has_no_sixtieth_second(browser, cluster):
+    page = browser.page()
+    page.open(f"{cluster.coordinator.url}/#/")
+    durations = {0.4: "400 µs", 59940: "59.9 s", 59960: "1 min 0 s", 60000: "1 min 0 s", 119499: "1 min 59 s", 119700: "2 min 0 s", 3599400: "59 min 59 s", 3599600: "1 h 0 min", 7500000: "2 h 5 min"}
+    assert page.evaluate(f"(async () => {{ const {{ duration }} = await import('/page/format.js'); return {json.dumps(list(durations))}.map(duration); }})()") == list(durations.values())
+
+
 def test_text_of_models_and_datasets_is_never_markup(browser, cluster, run):
     page = browser.page()
     for address in ("", f"{run}/overview", f"{run}/rollouts", f"{run}/group?id={run}.0.1", f"{run}/configuration", f"compare?runs={run}"):
