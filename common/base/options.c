@@ -25,7 +25,7 @@ static void variable_name(char out[OPTION_VARIABLE_MAX], const char *flag) {
   for (char *c = out; *c; c++) *c = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
 }
 
-static bool parse_bool(bool *out, const char *text) {
+bool options_bool(bool *out, const char *text) {
   static const char *const yes[] = {"true", "1", "yes", "on"}, *const no[] = {"false", "0", "no", "off"};
   for (size_t i = 0; i < 4; i++) {
     if (strcmp(text, yes[i]) == 0) return *out = true, true;
@@ -61,7 +61,7 @@ static enum rc assign(const struct option *o, const char *text, const char *wher
   switch (o->type) {
     case OPTION_STRING: *(const char **)o->target = text; return RC_OK;
     case OPTION_BOOL:
-      if (parse_bool(o->target, text)) return RC_OK;
+      if (options_bool(o->target, text)) return RC_OK;
       return err_set(err, RC_INVALID, o->name, "%s: expected true or false, got \"%s\"", where, text);
     case OPTION_INT: {
       int64_t value;
@@ -104,7 +104,7 @@ static enum rc parse_flag(const struct option *options, size_t count, int argc, 
   snprintf(where, sizeof where, "--%s", o->name);
   if (equals) return assign(o, equals + 1, where, err);
   if (o->type == OPTION_BOOL) { /* bare, or followed by a word that can only be its value */
-    if (*at < argc && parse_bool(o->target, argv[*at]))
+    if (*at < argc && options_bool(o->target, argv[*at]))
       (*at)++;
     else
       *(bool *)o->target = true;

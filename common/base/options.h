@@ -28,6 +28,8 @@ enum options_action { OPTIONS_RUN, OPTIONS_HELP, OPTIONS_VERSION };
 
 enum rc options_parse(enum options_action *action, const struct option *options, size_t count, int argc, char **argv,
                       struct err *err);
+/* true or false, in a word that can only be the value of a boolean: "off". */
+bool options_bool(bool *out, const char *text);
 /* Prints usage to stdout: summary, then every flag with its variable, default and help. */
 void options_print_help(const char *program, const char *summary, const struct option *options, size_t count);
 

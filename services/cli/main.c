@@ -109,7 +109,9 @@ static enum rc arguments_split(struct arguments *a, const struct option *options
     } else if (argv[i][0] == '-' && argv[i][1]) {
       const struct option *o = find(options, count, argv[i] + (argv[i][1] == '-' ? 2 : 1));
       a->flags[a->flag_count++] = argv[i];
-      if (!o || o->type == OPTION_BOOL || strchr(argv[i], '=') || i + 1 == argc) continue;
+      bool word;
+      if (!o || strchr(argv[i], '=') || i + 1 == argc) continue;
+      if (o->type == OPTION_BOOL && !options_bool(&word, argv[i + 1])) continue;
       a->is_value[a->flag_count] = true;
       a->flags[a->flag_count++] = argv[++i];
     } else {

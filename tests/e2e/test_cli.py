@@ -146,6 +146,15 @@ def scripted(script, rounds, *args):
         server.shutdown()
 
 
+def test_a_flag_may_have_its_value_behind_it():
+    """As every service's flags do."""
+    for args in (["--json", "false"], ["--json=false"], ["--json", "off"], []):
+        status, output, error = scripted(["completed"], 0, "run", "list", *args)
+        assert status == 0 and not output.startswith("{"), (args, status, output, error)
+    for args in (["--json", "true"], ["--json"], ["--json=1"]):
+        assert scripted(["completed"], 0, "run", "list", *args)[1].startswith("{")
+
+
 def test_all_rounds_of_an_ended_run_are_printed():
     """An answer holds 500."""
     for rounds in (0, 499, 500, 501, 1200):
