@@ -168,6 +168,19 @@ def test_a_prompt_of_a_batch_is_ended_alone(slow_server):
     Cluster.wait_until(None, "nothing is left", lambda: get(slow_server, "/v1/loads")["loads"][0]["num_total_reqs"] == 0)
 
 
+@pytest.mark.parametrize("rids, ends", [(["a", None], ["length", "length"]), ([None, "b"], ["length", "abort"])])
+def test_prompts_without_a_name_stand_beside_named_ones(slow_server, rids, ends):
+    """A name was compared with that of a prompt that has none, which ended the process; behind a first prompt without one no name was known."""
+    body = {"input_ids": [PROMPT] * 2, "sampling_params": {"max_new_tokens": 60, "ignore_eos": True}, "rid": rids}
+    post(slow_server, "/pause_generation", {"mode": "in_place"})
+    thread, result = background(lambda: post(slow_server, "/generate", body))
+    Cluster.wait_until(None, "both prompts have come", lambda: get(slow_server, "/v1/loads")["loads"][0]["num_total_reqs"] == 2)
+    post(slow_server, "/abort_request", {"rid": "b"})
+    post(slow_server, "/continue_generation")
+    thread.join(60)
+    assert [made["meta_info"]["finish_reason"]["type"] for made in result["answer"]] == ends
+
+
 def test_what_is_retracted_computes_its_keys_and_values_anew(slow_server, wide_models):
     """in_place keeps them, so that tokens after the new weights depend on both; retract leaves none of the old."""
     body = {"input_ids": PROMPT, "sampling_params": {"max_new_tokens": 110, "temperature": 0, "ignore_eos": True, "n": 2}, "rid": "one"}

@@ -168,10 +168,12 @@ static bool has_stops(const struct generate_params *p) {
   return any;
 }
 
-/* Where each prompt that has a name of its own is listed by it. */
+/* Where each prompt that has a name of its own is listed by it; of a batch only some may have one. */
 static enum rc make_parts(struct generate_call *call, const struct generate_params *p, struct arena *arena,
                           struct err *err) {
-  if (!p->prompts[0].id) return RC_OK;
+  bool named = false;
+  for (size_t i = 0; i < p->prompt_count && !named; i++) named = p->prompts[i].id != NULL;
+  if (!named) return RC_OK;
   call->parts = arena_alloc(arena, p->prompt_count, sizeof *call->parts);
   if (!call->parts)
     return err_set(err, RC_NO_MEMORY, NULL, "the names of %zu prompts were refused their memory", p->prompt_count);

@@ -76,7 +76,7 @@ struct generate_call {
   struct call_part {
     struct open_link link;
     atomic_bool abandoned;
-  } *parts; /* [job_count] of prompts with names of their own; NULL: they have none */
+  } *parts; /* [job_count]; its link has no name where the prompt has none.  NULL: no prompt has one */
   struct decode_job **jobs;
   struct choice *choices; /* [job_count, n] */
   int job_count, choice_count;

@@ -2,6 +2,7 @@
  * the engine sees the mark before its next step. */
 #include "services/generation-server/requests/open_calls.h"
 
+#include <assert.h>
 #include <string.h>
 
 void open_calls_init(struct open_calls *o) {
@@ -12,6 +13,7 @@ void open_calls_init(struct open_calls *o) {
 void open_calls_destroy(struct open_calls *o) { pthread_mutex_destroy(&o->mutex); }
 
 void open_calls_add(struct open_calls *o, struct open_link *link) {
+  assert(link->name);
   pthread_mutex_lock(&o->mutex);
   link->previous = NULL;
   link->next = o->first;

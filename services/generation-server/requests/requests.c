@@ -54,7 +54,7 @@ static void tie_jobs(struct requests *q, struct generate_call *call) {
     job->context = call;
     job->done = on_done;
     job->abandoned = &call->abandoned;
-    if (call->parts) {
+    if (call->parts && call->parts[i].link.name) {
       job->abandoned_alone = &call->parts[i].abandoned;
       open_calls_add(&q->open, &call->parts[i].link);
     }
