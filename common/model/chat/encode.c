@@ -21,13 +21,32 @@ struct chat_encoder {
 
 static uint8_t mark_at(const struct text *text, size_t at) { return text->marks ? text->marks[at] : text->mark; }
 
-/* The longest special token at `at`; 0: none. */
+/* The first special token in [low, high) whose byte `depth` is at least `byte`.  All of them have more than depth
+ * bytes. */
+static size_t lower_bound(const struct chat_words *specials, size_t low, size_t high, size_t depth, unsigned byte) {
+  while (low < high) {
+    const size_t middle = low + (high - low) / 2;
+    if ((uint8_t)specials->items[middle].bytes[depth] < byte)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+/* The length of the longest special token at `at`; 0: there is none.  Vocabularies have hundreds of them that begin
+ * alike, so they are not tried one by one: any client could keep a thread busy with their first byte. */
 static size_t special_at(const struct chat *c, const struct text *text, size_t at) {
-  size_t longest = 0;
-  for (size_t i = 0; i < c->specials.count; i++) {
-    const struct chat_word *s = &c->specials.items[i];
-    if (s->len > longest && text->len - at >= s->len && memcmp(text->bytes + at, s->bytes, s->len) == 0)
-      longest = s->len;
+  const struct chat_words *specials = &c->specials;
+  size_t longest = 0, low = 0, high = specials->count;
+  if (!c->special_first[(uint8_t)text->bytes[at]]) return 0;
+  for (size_t depth = 0; at + depth < text->len && low < high; depth++) {
+    const unsigned byte = (uint8_t)text->bytes[at + depth];
+    low = lower_bound(specials, low, high, depth, byte);
+    high = lower_bound(specials, low, high, depth, byte + 1);
+    if (low == high || specials->items[low].len > depth + 1) continue;
+    longest = depth + 1; /* the shorter one comes first */
+    low++;
   }
   return longest;
 }
@@ -126,18 +145,18 @@ static enum rc add_piece(struct chat_encoder *e, size_t from, size_t to, bool pa
   const size_t used = e->out->count - before, first_id = e->out->count;
   if (from == to) return RC_OK;
   enum rc rc = encode_piece(e, from, to, parse_special, e->tokens_max > used ? e->tokens_max - used : 0, err);
+  if (rc == RC_TOO_LARGE && used > 0) /* the limit, in place of what the pieces before left of it */
+    return err_set(err, rc, NULL, "expected a text of at most %zu tokens, got more", e->tokens_max);
   if (rc == RC_OK && e->assistant) rc = mask_piece(e, from, to, first_id, err);
   return rc;
 }
 
 static enum rc encode_text(struct chat_encoder *e, struct err *err) {
   const size_t before = e->out->count;
-  bool first[256] = {false};
   size_t done = 0;
   enum rc rc = RC_OK;
-  for (size_t i = 0; i < e->c->specials.count; i++) first[(uint8_t)e->c->specials.items[i].bytes[0]] = true;
   for (size_t at = 0; at < e->text->len && rc == RC_OK;) {
-    const size_t len = first[(uint8_t)e->text->bytes[at]] ? special_at(e->c, e->text, at) : 0;
+    const size_t len = special_at(e->c, e->text, at);
     if (len && touches_data(e->text, at, len)) {
       rc = add_piece(e, done, at, true, before, err);
       if (rc == RC_OK) rc = add_piece(e, at, at + len, false, before, err);

@@ -36,6 +36,25 @@ static enum rc add_word(struct chat *c, struct chat_words *words, const char *na
   return RC_OK;
 }
 
+static int compare_words(const void *a, const void *b) {
+  const struct chat_word *x = a, *y = b;
+  const int order = memcmp(x->bytes, y->bytes, x->len < y->len ? x->len : y->len);
+  return order ? order : (x->len > y->len) - (x->len < y->len);
+}
+
+/* In this order the longest of them at a place is found by narrowing a range byte by byte (encode.c). */
+static void sort_specials(struct chat *c) {
+  struct chat_words *words = &c->specials;
+  size_t kept = 0;
+  if (words->count > 0) qsort(words->items, words->count, sizeof *words->items, compare_words);
+  for (size_t i = 0; i < words->count; i++) {
+    if (kept > 0 && compare_words(&words->items[kept - 1], &words->items[i]) == 0) continue;
+    words->items[kept++] = words->items[i];
+    c->special_first[(uint8_t)words->items[i].bytes[0]] = true;
+  }
+  words->count = kept;
+}
+
 static enum rc read_specials(struct chat *c, struct err *err) {
   struct buf content = BUF_INIT;
   enum rc rc = RC_OK;
@@ -46,6 +65,7 @@ static enum rc read_specials(struct chat *c, struct err *err) {
     if (rc == RC_OK && content.len) rc = add_word(c, &c->specials, NULL, content.data, content.len, err);
   }
   buf_free(&content);
+  if (rc == RC_OK) sort_specials(c);
   return rc;
 }
 

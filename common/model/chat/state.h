@@ -28,7 +28,8 @@ struct chat {
   bool has_template, has_markers;
   struct arena arena;
   struct chat_words variables; /* bos_token, ... */
-  struct chat_words specials;  /* the contents of special tokens */
+  struct chat_words specials;  /* the contents of special tokens, sorted and each once */
+  bool special_first[256];     /* one of them begins with this byte */
 };
 
 /* How a conversation is handed to the template: templates differ in what they can read. */

@@ -4,7 +4,9 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -234,6 +236,106 @@ static void test_faults_are_named(void **state) {
   buf_free(&files.jinja);
 }
 
+/* --- special tokens --- */
+
+enum { RESERVED = 3000, FLOOD_BYTES = 2 << 20 };
+
+/* One token a character, and special tokens: <x>, <x>y and many that begin alike. */
+static struct tokenizer *many_specials(void) {
+  struct tokenizer *t;
+  struct buf json = BUF_INIT;
+  int id = 0;
+  buf_puts(&json, "{\"added_tokens\":[");
+  for (int i = 0; i < RESERVED + 2; i++) {
+    char content[40];
+    snprintf(content, sizeof content, i == 0 ? "<x>" : i == 1 ? "<x>y" : "<|reserved_special_token_%d|>", i);
+    buf_printf(&json, "%s{\"id\":%d,\"content\":\"%s\",\"special\":true,\"normalized\":false}", i ? "," : "", 100 + i,
+               content);
+  }
+  buf_puts(&json, "],\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"decoder\":{\"type\":"
+                  "\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{\"\u010a\":99");
+  for (char c = '!'; c <= '~'; c++)
+    if (c != '"' && c != '\\') buf_printf(&json, ",\"%c\":%d", c, id++);
+  buf_puts(&json, "}}}");
+  if (tokenizer_parse(&t, json.data, json.len, &err) != RC_OK) fail_msg("%s", err.message);
+  buf_free(&json);
+  return t;
+}
+
+static struct chat *chat_of(const struct tokenizer *t, const char *jinja) {
+  struct chat_files files = {0};
+  struct chat *c;
+  buf_puts(&files.jinja, jinja);
+  if (chat_parse(&c, &files, t, &err) != RC_OK) fail_msg("%s", err.message);
+  buf_free(&files.jinja);
+  return c;
+}
+
+/* Tried one by one at every byte, as many as a vocabulary has kept a thread for half a minute. */
+static void test_a_flood_of_first_bytes_is_looked_through_at_once(void **state) {
+  (void)state;
+  struct tokenizer *t = many_specials();
+  struct chat *c = chat_of(t, "{{ messages[0].content }}");
+  struct buf message = BUF_INIT;
+  buf_puts(&message, "[{\"role\":\"user\",\"content\":\"");
+  while (message.len < FLOOD_BYTES) buf_puts(&message, "<");
+  buf_puts(&message, "\"}]");
+  const clock_t begin = clock();
+  struct answer a = ask(c, message.data, NULL, NULL, (struct chat_request){0});
+  const double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
+  assert_int_equal(a.rc, RC_TOO_LARGE);
+  if (seconds > 5) fail_msg("expected some tenths of a second, it took %.1f", seconds);
+  answer_free(&a);
+  buf_free(&message);
+  chat_free(c);
+  tokenizer_free(t);
+}
+
+static void test_the_longest_special_token_at_a_place_counts(void **state) {
+  (void)state;
+  static const struct {
+    const char *content;
+    int32_t first;
+    size_t count;
+  } cases[] = {
+      {"z", 100, 2},                             /* the template's <x>, and a letter */
+      {"y", -1, 4},                              /* <x>y has a byte of the message: text */
+      {"<|reserved_special_token_7|>", 100, 29}, /* all of it text */
+      {"<|reserved_special_token_70|>", 100, 30},
+      {"<|reserved_special_token_", 100, 26}, /* none */
+  };
+  struct tokenizer *t = many_specials();
+  struct chat *c = chat_of(t, "<x>{{ messages[0].content }}");
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char message[100];
+    snprintf(message, sizeof message, "[{\"role\":\"user\",\"content\":\"%s\"}]", cases[i].content);
+    struct answer a = ask(c, message, NULL, NULL, (struct chat_request){0});
+    if (a.rc != RC_OK) fail_msg("%s: %s", cases[i].content, err.message);
+    assert_int_equal(a.ids.count, cases[i].count);
+    if (cases[i].first >= 0) assert_int_equal(a.ids.items[0], cases[i].first);
+    for (size_t k = cases[i].first >= 0; k < a.ids.count; k++) assert_true(a.ids.items[k] < 100);
+    answer_free(&a);
+  }
+  chat_free(c);
+  tokenizer_free(t);
+}
+
+/* What the pieces before left of the limit was named in place of it. */
+static void test_a_text_that_is_too_long_names_the_limit(void **state) {
+  (void)state;
+  struct chat *c = parse("{{ messages[0].content }}", "");
+  struct buf message = BUF_INIT;
+  buf_puts(&message, "[{\"role\":\"user\",\"content\":\"");
+  for (int i = 0; i < 4000; i++) buf_puts(&message, "<|im_end|>");
+  buf_puts(&message, "\"}]");
+  struct answer a = ask(c, message.data, NULL, NULL, (struct chat_request){0});
+  assert_int_equal(a.rc, RC_TOO_LARGE);
+  assert_string_equal(err.message, "expected a text of at most 10000 tokens, got more");
+  answer_free(&a);
+  buf_free(&message);
+  chat_free(c);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_the_file_wins_over_the_configuration),
@@ -244,6 +346,9 @@ int main(void) {
       cmocka_unit_test(test_the_last_message_goes_on),
       cmocka_unit_test(test_templates_get_what_they_can_read),
       cmocka_unit_test(test_faults_are_named),
+      cmocka_unit_test(test_a_flood_of_first_bytes_is_looked_through_at_once),
+      cmocka_unit_test(test_the_longest_special_token_at_a_place_counts),
+      cmocka_unit_test(test_a_text_that_is_too_long_names_the_limit),
   };
   return cmocka_run_group_tests_name("chat", tests, setup, teardown);
 }
