@@ -36,5 +36,8 @@ void template_workspace_free(struct workspace *w);
 /* variables: by name; they win over the global functions.  *out lies in w. */
 enum rc template_render(const struct template *t, struct workspace *w, const struct dict *variables,
                         const struct text **out);
+/* Does the template read the parts of a variable's member ("content") - loop over them, say - or take it as a whole?
+ * By its source alone: inspect.c.  RC_NO_MEMORY. */
+enum rc template_reads_parts(const struct template *t, const char *member, bool *out, struct err *err);
 
 #endif

@@ -192,11 +192,11 @@ static enum rc check_request(const struct chat *c, const struct chat_request *r,
 }
 
 static enum rc render(struct workspace *w, const struct chat *c, const struct chat_request *r,
-                      const struct chat_form *form, struct chat_documents *documents, struct text *out, bool *differs) {
+                      const struct chat_form *form, struct chat_documents *documents, struct text *out) {
   const struct template *t = r->tools && c->tool_use ? c->tool_use : c->template;
   const struct text *text;
   struct dict *variables;
-  enum rc rc = chat_variables(w, c, r, form, documents, &variables, differs);
+  enum rc rc = chat_variables(w, c, r, form, documents, &variables);
   if (rc == RC_OK) rc = template_render(t, w, variables, &text);
   if (rc == RC_OK) *out = *text;
   return rc == RC_OK && r->continue_final ? cut_at_tag(w, out) : rc;
@@ -220,15 +220,14 @@ static enum rc encode_rendered(const struct chat *c, const struct text *text, si
   return rc;
 }
 
-/* One attempt.  *differs: the form changed something, so another form may fare better. */
+/* One attempt.  *failed_rendering: another form may fare better. */
 static enum rc encode_form(const struct chat *c, const struct chat_request *r, const struct chat_form *form,
                            size_t tokens_max, struct token_ids *out, struct buf *rendered, struct buf *assistant,
                            bool *failed_rendering, struct err *err) {
   struct workspace w = template_workspace(err);
   struct chat_documents documents = {0};
   struct text text;
-  bool differs;
-  enum rc rc = render(&w, c, r, form, &documents, &text, &differs);
+  enum rc rc = render(&w, c, r, form, &documents, &text);
   *failed_rendering = rc == RC_INVALID;
   if (rc != RC_OK)
     err_in_file(err, c->has_template ? "the chat template" : "ChatML");
@@ -239,19 +238,26 @@ static enum rc encode_form(const struct chat *c, const struct chat_request *r, c
   return rc;
 }
 
-/* Templates that cannot take a content of parts, or arguments that are objects, fail on them: then they get the
- * texts. */
+/* A template that reads no parts gets one text.  What a template cannot take besides, parts after all or arguments that
+ * are objects, it fails on: then it gets texts, of the arguments last.  Of several faults the first is told. */
 enum rc chat_encode(const struct chat *c, const struct chat_request *r, size_t tokens_max, struct token_ids *out,
                     struct buf *text, struct buf *assistant, struct err *err) {
-  const struct chat_form first = {.parsed_arguments = r->arguments_are_text}, second = {.flat_content = true};
+  const bool takes_parts = r->tools && c->tool_use ? c->tool_use_takes_parts : c->takes_parts,
+             parsed = r->arguments_are_text;
+  const struct chat_form forms[] = {
+      {.parsed_arguments = parsed, .flat_content = !takes_parts, .texts_only = !takes_parts},
+      {.parsed_arguments = parsed, .flat_content = true},
+      {.flat_content = true},
+  };
   struct err other;
-  bool failed;
+  bool failed = false;
   enum rc rc = check_request(c, r, err);
-  if (rc == RC_OK)
-    rc = encode_form(c, r, &first, tokens_max, out, text, assistant, &failed, err);
-  else
-    failed = false;
-  if (failed && encode_form(c, r, &second, tokens_max, out, text, assistant, &failed, &other) == RC_OK) rc = RC_OK;
+  if (rc == RC_OK) rc = encode_form(c, r, &forms[0], tokens_max, out, text, assistant, &failed, err);
+  for (size_t i = 1; failed && i < sizeof forms / sizeof forms[0]; i++) {
+    const struct chat_form *form = &forms[i], *before = &forms[i - 1];
+    if (form->parsed_arguments == before->parsed_arguments && form->flat_content == before->flat_content) continue;
+    if (encode_form(c, r, form, tokens_max, out, text, assistant, &failed, &other) == RC_OK) rc = RC_OK;
+  }
   if (rc != RC_OK && err && !err->field[0]) strcpy(err->field, "messages");
   return rc;
 }

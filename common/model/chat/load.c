@@ -138,6 +138,8 @@ static enum rc parse_files(struct chat *c, const struct chat_files *files, struc
   json_free(config);
   c->has_template = c->template != NULL;
   if (rc == RC_OK && !c->template) rc = template_parse(&c->template, chatml, sizeof chatml - 1, err);
+  if (rc == RC_OK) rc = template_reads_parts(c->template, "content", &c->takes_parts, err);
+  if (rc == RC_OK && c->tool_use) rc = template_reads_parts(c->tool_use, "content", &c->tool_use_takes_parts, err);
   return rc;
 }
 

@@ -12,7 +12,6 @@ struct maker {
   struct workspace *w;
   const struct chat_form *form;
   struct chat_documents *documents;
-  bool differs;
 };
 
 static enum rc set(struct workspace *w, struct dict *dict, const char *name, struct value v) {
@@ -23,8 +22,14 @@ static enum rc set(struct workspace *w, struct dict *dict, const char *name, str
 
 static bool is_text(const struct value *v) { return v && v->kind == VALUE_TEXT; }
 
+static enum rc refuse_part(struct workspace *w, const struct value *type) {
+  return work_fail(w, RC_INVALID, "expected parts of type text: this model's template takes no others, got \"%.*s\"",
+                   type->text->len < 40 ? (int)type->text->len : 40, type->text->bytes);
+}
+
 /* The texts of parts, line by line; *flat false: there are others. */
-static enum rc flatten(struct workspace *w, const struct list *parts, struct value *out, bool *flat) {
+static enum rc flatten(struct maker *m, const struct list *parts, struct value *out, bool *flat) {
+  struct workspace *w = m->w;
   struct text_builder b = builder_begin(w);
   enum rc rc = RC_OK;
   *flat = true;
@@ -33,6 +38,7 @@ static enum rc flatten(struct workspace *w, const struct list *parts, struct val
     const struct value *type = part ? dict_find_name(part, "type") : NULL,
                        *text = part ? dict_find_name(part, "text") : NULL;
     *flat = is_text(type) && text_is(type->text, "text") && is_text(text);
+    if (m->form->texts_only && is_text(type) && !text_is(type->text, "text")) rc = refuse_part(w, type);
     if (*flat && i) rc = builder_word(&b, "\n");
     if (*flat && rc == RC_OK) rc = builder_text(&b, text->text);
   }
@@ -73,9 +79,7 @@ static enum rc parse_arguments(struct maker *m, struct value *call) {
     return RC_OK;
   const bool object = json_type_of(document) == JSON_OBJECT;
   const enum rc rc = keep_document(m, document);
-  if (rc != RC_OK || !object) return rc;
-  m->differs = true;
-  return value_from_json(m->w, document, MARK_DATA, arguments);
+  return rc == RC_OK && object ? value_from_json(m->w, document, MARK_DATA, arguments) : rc;
 }
 
 static enum rc apply_form(struct maker *m, struct dict *message) {
@@ -84,9 +88,8 @@ static enum rc apply_form(struct maker *m, struct dict *message) {
   if (m->form->flat_content && content && content->kind == VALUE_LIST) {
     bool flat;
     struct value text;
-    rc = flatten(m->w, content->list, &text, &flat);
+    rc = flatten(m, content->list, &text, &flat);
     if (rc == RC_OK && flat) *content = text;
-    m->differs = m->differs || flat;
   }
   if (m->form->parsed_arguments && calls && calls->kind == VALUE_LIST)
     for (size_t i = 0; i < calls->list->count && rc == RC_OK; i++) rc = parse_arguments(m, &calls->list->items[i]);
@@ -165,8 +168,7 @@ static enum rc add_given(struct workspace *w, const struct json *given, struct d
 }
 
 enum rc chat_variables(struct workspace *w, const struct chat *c, const struct chat_request *r,
-                       const struct chat_form *form, struct chat_documents *documents, struct dict **out,
-                       bool *differs) {
+                       const struct chat_form *form, struct chat_documents *documents, struct dict **out) {
   struct maker m = {.w = w, .form = form, .documents = documents};
   struct value messages, tools = value_none();
   struct dict *variables = *out = dict_new(w, 0);
@@ -183,6 +185,5 @@ enum rc chat_variables(struct workspace *w, const struct chat *c, const struct c
   if (rc == RC_OK) rc = set(w, variables, "messages", messages);
   if (rc == RC_OK) rc = set(w, variables, "tools", tools);
   if (rc == RC_OK) rc = set(w, variables, "add_generation_prompt", value_bool(r->generation_prompt));
-  *differs = m.differs;
   return rc;
 }

@@ -24,7 +24,8 @@ struct chat_words {
 
 struct chat {
   const struct tokenizer *tokenizer;
-  struct template *template, *tool_use; /* tool_use NULL: the same serves requests with tools */
+  struct template *template, *tool_use;   /* tool_use NULL: the same serves requests with tools */
+  bool takes_parts, tool_use_takes_parts; /* the template reads a content's parts; else it wants one text */
   bool has_template, has_markers;
   struct arena arena;
   struct chat_words variables; /* bos_token, ... */
@@ -35,6 +36,7 @@ struct chat {
 /* How a conversation is handed to the template: templates differ in what they can read. */
 struct chat_form {
   bool flat_content;     /* a content of text parts becomes one text */
+  bool texts_only;       /* ... and one with other parts is refused */
   bool parsed_arguments; /* tool calls' arguments become objects */
 };
 /* Documents parsed from arguments, which the values borrow from; chat_documents_free after rendering. */
@@ -42,10 +44,9 @@ struct chat_documents {
   struct json **items;
   size_t count, cap;
 };
-/* The template's variables.  *differs: the form changed something. */
+/* The template's variables. */
 enum rc chat_variables(struct workspace *w, const struct chat *c, const struct chat_request *r,
-                       const struct chat_form *form, struct chat_documents *documents, struct dict **out,
-                       bool *differs);
+                       const struct chat_form *form, struct chat_documents *documents, struct dict **out);
 void chat_documents_free(struct chat_documents *documents);
 
 #endif

@@ -205,6 +205,48 @@ static void test_templates_get_what_they_can_read(void **state) {
   chat_free(c);
 }
 
+#define PARTS "[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}]"
+#define CALL(arguments)                                                                                   \
+  "{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":" \
+  arguments "}}]}"
+
+/* Templates that do not fail on a list left it out, or printed it. */
+static void test_a_template_that_reads_no_parts_gets_one_text(void **state) {
+  (void)state;
+  static const char parts[] = "[{\"role\":\"user\",\"content\":" PARTS "}]";
+  struct chat *c = parse("<{{ messages[0].content ~ '>' }}", "");
+  expect_text(c, parts, NULL, (struct chat_request){0}, "<a\nb>");
+  expect_text(c, "[{\"role\":\"user\",\"content\":[]}]", NULL, (struct chat_request){0}, "<>");
+  chat_free(c);
+  c = parse("{% if messages[0].content is string %}<{{ messages[0].content }}>{% endif %}", "");
+  expect_text(c, parts, NULL, (struct chat_request){0}, "<a\nb>");
+  struct answer a = ask(c, "[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{}}]}]", NULL, NULL,
+                        (struct chat_request){0});
+  assert_int_equal(a.rc, RC_INVALID);
+  assert_non_null(strstr(err.message, "\"image_url\""));
+  answer_free(&a);
+  chat_free(c);
+  c = parse("{% for p in messages[0].content %}<{{ p.text }}>{% endfor %}", "");
+  expect_text(c, parts, NULL, (struct chat_request){0}, "<a><b>");
+  chat_free(c);
+}
+
+/* The form without parts was that without objects, too: a call's arguments became a text within a text. */
+static void test_parts_beside_a_call_leave_its_arguments_an_object(void **state) {
+  (void)state;
+  static const char messages[] = "[{\"role\":\"user\",\"content\":" PARTS "}," CALL("\"{\\\"x\\\": 1}\"") "]";
+#define CALL_OF "messages[1].tool_calls[0].function.arguments"
+  const struct chat_request wire = {.arguments_are_text = true};
+  /* Reads parts elsewhere, and fails on these. */
+  struct chat *c = parse("{% if 0 %}{% for p in messages[0].content %}{% endfor %}{% endif %}{{ '<' + messages[0].content }} "
+                         "{{ " CALL_OF " | tojson }}", "");
+  expect_text(c, messages, NULL, wire, "<a\nb {\"x\": 1}");
+  chat_free(c);
+  c = parse("{{ messages[0].content }} {{ 'call ' + " CALL_OF " }}", ""); /* wants a text of both */
+  expect_text(c, messages, NULL, wire, "a\nb call {\"x\": 1}");
+  chat_free(c);
+}
+
 static void test_faults_are_named(void **state) {
   (void)state;
   static const struct {
@@ -345,6 +387,8 @@ int main(void) {
       cmocka_unit_test(test_tokens_of_generation_blocks_are_marked),
       cmocka_unit_test(test_the_last_message_goes_on),
       cmocka_unit_test(test_templates_get_what_they_can_read),
+      cmocka_unit_test(test_a_template_that_reads_no_parts_gets_one_text),
+      cmocka_unit_test(test_parts_beside_a_call_leave_its_arguments_an_object),
       cmocka_unit_test(test_faults_are_named),
       cmocka_unit_test(test_a_flood_of_first_bytes_is_looked_through_at_once),
       cmocka_unit_test(test_the_longest_special_token_at_a_place_counts),

@@ -30,6 +30,7 @@ static enum rc render_with(const char *source, size_t len, int64_t steps, uint8_
   assert_int_equal(json_parse(&json, variables_json, sizeof variables_json - 1, 0, &err), RC_OK);
   if (steps) w.steps_max = steps;
   enum rc rc = template_parse(&t, source, len, &err);
+  if (rc == RC_OK) rc = template_reads_parts(t, "content", &(bool){false}, &err);
   if (rc == RC_OK) rc = value_from_json(&w, json, MARK_DATA, &variables);
   if (rc == RC_OK) rc = template_render(t, &w, variables.dict, &text);
   if (rc == RC_OK) buf_append(&rendered, text->bytes, text->len);
@@ -200,6 +201,47 @@ static void test_damaged_templates(void **state) {
   free(copy);
 }
 
+static void test_whether_parts_are_read_is_seen_in_the_source(void **state) {
+  (void)state;
+#define EACH "{% for m in messages %}"
+#define END  "{% endfor %}"
+  static const struct {
+    const char *source;
+    bool reads;
+  } cases[] = {
+      {EACH "{{ m.content }}" END, false},
+      {EACH "{% if m.content is string %}{{ m.content }}{% endif %}" END, false},
+      {EACH "{{ m.content.split('x')[0] }}{{ m['content'] | trim }}{{ m.content[0] }}" END, false},
+      {EACH "{% for line in m.content.split('x') %}{{ line.text }}{% endfor %}" END, false},
+      {EACH "{% for call in m.tool_calls %}{{ m.content ~ call.text }}{% endfor %}" END, false},
+      {EACH "{% for p in m.content %}{{ p.text }}{% endfor %}" END, true},
+      {EACH "{% if m.x %}{% else %}{% for p in m['content'][1:] | list %}{{ p }}{% endfor %}{% endif %}" END, true},
+      {EACH "{% set c = m.content or '' %}{% set d = c %}{% for p in d %}{{ p }}{% endfor %}" END, true},
+      {EACH "{% set c = m.content ~ '' %}{% for p in c %}{{ p }}{% endfor %}" END, false},
+      {EACH "{% with c = m.content if m.x else [] %}{% for p in c %}{{ p }}{% endfor %}{% endwith %}" END, true},
+      {"{% macro f(x, y) %}{% for p in y %}{{ p }}{% endfor %}{% endmacro %}" EACH "{{ f(1, m.content) }}" END, true},
+      {"{% macro f(x, y) %}{% for p in y %}{{ p }}{% endfor %}{% endmacro %}" EACH "{{ f(y=m.content) }}" END, true},
+      {"{% macro f(x, y) %}{% for p in y %}{{ p }}{% endfor %}{% endmacro %}" EACH "{{ f(m.content, 1) }}" END, false},
+      {EACH "{{ m.content | selectattr('type', 'eq', 'text') | map(attribute='text') | join }}" END, true},
+      {EACH "{{ m.tool_calls | map(attribute='content') | join }}" END, false},
+      {EACH "{{ m['content'][0]['text'] }}" END, true},
+      {EACH "{{ m.content.text }}{{ messages[0].text }}" END, false},
+      {"{% generation %}{% call f() %}{% filter trim %}{% set x %}{% for p in m.content %}{% endfor %}{% endset %}"
+       "{% endfilter %}{% endcall %}{% endgeneration %}",
+       true},
+  };
+#undef EACH
+#undef END
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    struct template *t;
+    bool reads;
+    if (template_parse(&t, cases[i].source, strlen(cases[i].source), &err) != RC_OK) fail_msg("%s", err.message);
+    assert_int_equal(template_reads_parts(t, "content", &reads, &err), RC_OK);
+    if (reads != cases[i].reads) fail_msg("expected %d of %s", cases[i].reads, cases[i].source);
+    template_free(t);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_renders_as_jinja2),
@@ -208,6 +250,7 @@ int main(void) {
       cmocka_unit_test(test_steps_are_counted),
       cmocka_unit_test(test_bytes_know_where_they_come_from),
       cmocka_unit_test(test_damaged_templates),
+      cmocka_unit_test(test_whether_parts_are_read_is_seen_in_the_source),
   };
   const int failed = cmocka_run_group_tests_name("template", tests, NULL, NULL);
   buf_free(&rendered);
