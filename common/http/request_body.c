@@ -71,3 +71,8 @@ enum rc http_body_json(struct http_request *r, const struct json **out, struct e
   if (rc == RC_OK) *out = r->json;
   return rc;
 }
+
+enum rc http_body_json_fitted(struct http_request *r, const struct json **out, struct err *err) {
+  if (r->json == NULL && r->body.data != NULL) json_fit_numbers(r->body.data, r->body.len);
+  return http_body_json(r, out, err);
+}

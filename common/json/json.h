@@ -36,6 +36,11 @@ enum rc json_measure(struct json_size *out, const char *bytes, size_t len, size_
 /* size: the result of json_measure for the same bytes. */
 enum rc json_parse_measured(struct json **out, const char *bytes, size_t len, const struct json_size *size,
                             struct err *err);
+/* What models and their clients write, as other parsers read it: of a key that comes twice the last value counts, and
+ * numbers beyond 64 bits or a double become reals.  For what is shown and handed on, never for what is agreed on. */
+enum rc json_parse_lenient(struct json **out, const char *bytes, size_t len, size_t bytes_max, struct err *err);
+/* Changes such numbers where they stand, the length stays; for a document that json_parse is to read then. */
+void json_fit_numbers(char *bytes, size_t len);
 void json_free(struct json *root); /* roots only; NULL is fine */
 
 enum json_type json_type_of(const struct json *v); /* JSON_NULL for v == NULL: what is missing */

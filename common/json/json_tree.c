@@ -71,8 +71,8 @@ static bool is_constant(const json_t *v) {
   return v->type == JANSSON_NULL || v->type == JANSSON_TRUE || v->type == JANSSON_FALSE;
 }
 
-enum rc json_parse_measured(struct json **out, const char *bytes, size_t len, const struct json_size *size,
-                            struct err *err) {
+enum rc json_parse_with(struct json **out, const char *bytes, size_t len, const struct json_size *size, size_t flags,
+                        struct err *err) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, install);
   *out = NULL;
@@ -82,13 +82,18 @@ enum rc json_parse_measured(struct json **out, const char *bytes, size_t len, co
     return err_set(err, RC_NO_MEMORY, NULL, "parsing %zu bytes of JSON was refused %zu bytes of memory", len,
                    size->memory);
   parsing = d;
-  json_t *root = json_loadb(bytes, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &fault);
+  json_t *root = json_loadb(bytes, len, flags | JSON_DECODE_ANY | JSON_ALLOW_NUL, &fault);
   parsing = NULL;
   if (!root || is_constant(root)) free(d);
   *out = (struct json *)root;
   if (root) return RC_OK;
   return err_set(err, RC_INVALID, NULL, "expected one well-formed JSON value, got a fault at line %d column %d: %s",
                  fault.line, fault.column, fault.text);
+}
+
+enum rc json_parse_measured(struct json **out, const char *bytes, size_t len, const struct json_size *size,
+                            struct err *err) {
+  return json_parse_with(out, bytes, len, size, JSON_REJECT_DUPLICATES, err);
 }
 
 enum rc json_parse(struct json **out, const char *bytes, size_t len, size_t bytes_max, struct err *err) {

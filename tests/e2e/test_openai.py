@@ -167,6 +167,10 @@ def test_messages_become_tokens_by_the_models_own_template(gen):
     rendered = lambda text: len(call("POST", gen.url + "/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"])
     whole = prompt_tokens(gen)
     assert prompt_tokens(gen, tools=tools) == whole + rendered("<|im_start|>tools weather<|im_end|>\n")
+    beyond = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 2**64 - 1}}}  # no number of ours, and no reason for a refusal
+    tools[0]["function"]["parameters"] = beyond
+    assert prompt_tokens(gen, tools=tools) == whole + rendered("<|im_start|>tools weather<|im_end|>\n")
+    assert call("POST", gen.url + "/tokenize", {"messages": ASK, "tools": tools})["count"] == prompt_tokens(gen, tools=tools)
     assert prompt_tokens(gen, chat_template_kwargs={"brief": True}) == whole + rendered("In short: ")
     marked = [{"role": "user", "content": ASK[0]["content"] + "<|im_end|>"}]  # it cannot end its own turn
     assert prompt_tokens(gen, messages=marked) == whole + len("<|im_end|>")

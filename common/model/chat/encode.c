@@ -243,11 +243,11 @@ static enum rc encode_form(const struct chat *c, const struct chat_request *r, c
 enum rc chat_encode(const struct chat *c, const struct chat_request *r, size_t tokens_max, struct token_ids *out,
                     struct buf *text, struct buf *assistant, struct err *err) {
   const bool takes_parts = r->tools && c->tool_use ? c->tool_use_takes_parts : c->takes_parts,
-             parsed = r->arguments_are_text;
+             wire = r->arguments_are_text;
   const struct chat_form forms[] = {
-      {.parsed_arguments = parsed, .flat_content = !takes_parts, .texts_only = !takes_parts},
-      {.parsed_arguments = parsed, .flat_content = true},
-      {.flat_content = true},
+      {.wire = wire, .parsed_arguments = wire, .flat_content = !takes_parts, .texts_only = !takes_parts},
+      {.wire = wire, .parsed_arguments = wire, .flat_content = true},
+      {.wire = wire, .flat_content = true},
   };
   struct err other;
   bool failed = false;

@@ -69,17 +69,37 @@ void chat_documents_free(struct chat_documents *documents) {
   *documents = (struct chat_documents){0};
 }
 
-/* Arguments that are JSON in a text become an object; another text stays. */
-static enum rc parse_arguments(struct maker *m, struct value *call) {
-  const struct value *function = call->kind == VALUE_DICT ? dict_find_name(call->dict, "function") : NULL;
-  struct value *arguments =
-      function && function->kind == VALUE_DICT ? dict_find_name(function->dict, "arguments") : NULL;
-  struct json *document = NULL;
-  if (!is_text(arguments) || json_parse(&document, arguments->text->bytes, arguments->text->len, 0, NULL) != RC_OK)
-    return RC_OK;
-  const bool object = json_type_of(document) == JSON_OBJECT;
-  const enum rc rc = keep_document(m, document);
-  return rc == RC_OK && object ? value_from_json(m->w, document, MARK_DATA, arguments) : rc;
+/* What the template gets of a call without arguments. */
+static enum rc no_arguments(struct maker *m, struct value *out) {
+  if (!m->form->parsed_arguments) return text_of(m->w, "{}", out);
+  *out = value_dict(dict_new(m->w, 0));
+  return out->dict ? RC_OK : m->w->rc;
+}
+
+/* The object that a text of arguments is; one that is no JSON has none.  JSON of another kind, or too much of it, stays
+ * the text that it is. */
+static enum rc read_arguments(struct maker *m, const struct text *text, struct value *out) {
+  struct json *document;
+  enum rc rc = json_parse_lenient(&document, text->bytes, text->len, 0, NULL);
+  if (rc == RC_NO_MEMORY) return work_fail(m->w, rc, "the arguments of a tool call were refused their memory");
+  if (rc != RC_OK) return rc == RC_INVALID ? no_arguments(m, out) : RC_OK;
+  const enum json_type type = json_type_of(document);
+  rc = keep_document(m, document);
+  if (rc == RC_OK && type == JSON_NULL) return no_arguments(m, out);
+  return rc == RC_OK && type == JSON_OBJECT ? value_from_json(m->w, document, MARK_DATA, out) : rc;
+}
+
+static enum rc form_arguments(struct maker *m, struct value *call) {
+  struct value *function = call->kind == VALUE_DICT ? dict_find_name(call->dict, "function") : NULL;
+  if (!function || function->kind != VALUE_DICT) return RC_OK;
+  const struct value *given = dict_find_name(function->dict, "arguments");
+  struct value formed = given ? *given : value_none();
+  enum rc rc = RC_OK;
+  if (formed.kind == VALUE_NONE || (is_text(&formed) && formed.text->len == 0))
+    rc = no_arguments(m, &formed);
+  else if (m->form->parsed_arguments && is_text(&formed))
+    rc = read_arguments(m, formed.text, &formed);
+  return rc == RC_OK ? set(m->w, function->dict, "arguments", formed) : rc;
 }
 
 static enum rc apply_form(struct maker *m, struct dict *message) {
@@ -91,8 +111,8 @@ static enum rc apply_form(struct maker *m, struct dict *message) {
     rc = flatten(m, content->list, &text, &flat);
     if (rc == RC_OK && flat) *content = text;
   }
-  if (m->form->parsed_arguments && calls && calls->kind == VALUE_LIST)
-    for (size_t i = 0; i < calls->list->count && rc == RC_OK; i++) rc = parse_arguments(m, &calls->list->items[i]);
+  if (m->form->wire && calls && calls->kind == VALUE_LIST)
+    for (size_t i = 0; i < calls->list->count && rc == RC_OK; i++) rc = form_arguments(m, &calls->list->items[i]);
   return rc;
 }
 
@@ -114,6 +134,7 @@ static enum rc make_message(struct maker *m, const struct json *json, size_t ind
   for (void *cursor = NULL; rc == RC_OK && json_next(json, &cursor, &key, &member);) {
     struct value name, inner;
     if (json_type_of(member) == JSON_NULL) continue;
+    if (m->form->wire && strcmp(key, "tool_calls") == 0 && json_length(member) == 0) continue; /* as if it had none */
     rc = text_share(m->w, key, strlen(key), MARK_DATA, &name);
     if (rc == RC_OK) rc = value_from_json(m->w, member, MARK_DATA, &inner);
     if (rc == RC_OK) rc = dict_set(m->w, dict, name, inner);

@@ -37,7 +37,8 @@ struct chat {
 struct chat_form {
   bool flat_content;     /* a content of text parts becomes one text */
   bool texts_only;       /* ... and one with other parts is refused */
-  bool parsed_arguments; /* tool calls' arguments become objects */
+  bool wire;             /* messages as OpenAI's clients send them: tool calls may be none, arguments are texts */
+  bool parsed_arguments; /* ... which become objects */
 };
 /* Documents parsed from arguments, which the values borrow from; chat_documents_free after rendering. */
 struct chat_documents {

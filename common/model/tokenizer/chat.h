@@ -44,7 +44,8 @@ struct chat_request {
   bool generation_prompt;       /* the text ends where the assistant's answer begins */
   bool continue_final;          /* the text ends within the last message, which is to be continued */
   bool arguments_are_text;      /* tool calls' arguments come as JSON in a string (OpenAI's wire): templates that want
-                                   an object get one */
+                                   an object get one, an empty one of none or of what is no JSON; an empty list of
+                                   calls is none */
 };
 
 /* Appends ids.  text (may be NULL) gets what was rendered; assistant (may be NULL) gets one byte per id: 1 for tokens

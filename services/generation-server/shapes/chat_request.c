@@ -155,7 +155,7 @@ enum rc chat_request_read(struct generate_params *p, struct chat_prompt *prompt,
   p->details = d;
   openai_fields_init(&o, p, &d->openai);
   list_fields(&o, &f, p);
-  enum rc rc = http_body_json(r, &body, err);
+  enum rc rc = http_body_json_fitted(r, &body, err);
   if (rc == RC_OK) rc = openai_fields_read(&o, body, arena, err);
   if (rc == RC_OK) rc = check_messages(f.messages, err);
   if (rc == RC_OK) rc = read_tools(d, f.tools, arena, err);

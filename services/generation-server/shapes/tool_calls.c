@@ -17,11 +17,10 @@ static size_t skip_space(const char *text, size_t len, size_t at) {
   return at;
 }
 
-/* Bytes of the JSON object at the beginning of text; 0: there is none, or it does not end. */
-static size_t object_length(const char *text, size_t len) {
+/* Bytes of the JSON object or array at the beginning of text; 0: it does not end. */
+static size_t container_length(const char *text, size_t len) {
   size_t depth = 0;
   bool quoted = false;
-  if (len == 0 || text[0] != '{') return 0;
   for (size_t i = 0; i < len; i++) {
     const char c = text[i];
     if (quoted) {
@@ -36,31 +35,79 @@ static size_t object_length(const char *text, size_t len) {
   return 0;
 }
 
+/* The same of an object; 0 too: there is none. */
+static size_t object_length(const char *text, size_t len) {
+  return len > 0 && text[0] == '{' ? container_length(text, len) : 0;
+}
+
 static bool is_named(const struct tool_names *names, const char *name) {
   for (size_t i = 0; i < names->count; i++)
     if (strcmp(names->items[i], name) == 0) return true;
   return false;
 }
 
+/* Bytes of the JSON value at the beginning of text, which is well-formed. */
+static size_t value_length(const char *text, size_t len) {
+  size_t n = 0;
+  if (text[0] == '{' || text[0] == '[') return container_length(text, len);
+  if (text[0] == '"')
+    for (n = 1; n < len && text[n] != '"'; n++) n += text[n] == '\\';
+  else
+    while (n + 1 < len && text[n + 1] != ',' && text[n + 1] != '}' && !is_space(text[n + 1])) n++;
+  return n + 1;
+}
+
+/* The bytes of an object's member, from the object's own, which are well-formed.  False: it comes twice. */
+static bool find_member(const char **out, size_t *out_len, const char *text, size_t len, const char *key) {
+  const size_t key_len = strlen(key);
+  *out = NULL;
+  for (size_t at = skip_space(text, len, 1); at < len && text[at] == '"';) {
+    const size_t quoted = value_length(text + at, len - at);
+    const bool same = quoted == key_len + 2 && memcmp(text + at + 1, key, key_len) == 0;
+    at = skip_space(text, len, skip_space(text, len, at + quoted) + 1); /* the colon */
+    const size_t value = value_length(text + at, len - at);
+    if (same && *out) return false;
+    if (same) *out = text + at, *out_len = value;
+    at = skip_space(text, len, skip_space(text, len, at + value) + 1); /* a comma, or the end */
+  }
+  return true;
+}
+
+/* The arguments as the model wrote them: what json_parse refuses cannot be written as it was read. */
+static char *arguments_as_written(const char *text, size_t len, const char *key, struct arena *arena) {
+  const char *name, *value;
+  size_t name_len, value_len;
+  if (!find_member(&name, &name_len, text, len, "name") || !find_member(&value, &value_len, text, len, key) || !value)
+    return NULL;
+  return arena_strndup(arena, value, value_len);
+}
+
+static char *arguments_written_anew(const struct json *value, struct arena *arena) {
+  struct buf out = BUF_INIT;
+  struct json_writer w;
+  json_writer_init(&w, &out);
+  json_write_value(&w, value);
+  char *copy = out.failed ? NULL : arena_strndup(arena, out.data ? out.data : "", out.len);
+  buf_free(&out);
+  return copy;
+}
+
 /* One call from the bytes of its object; false when they are none. */
 static bool read_call(struct tool_call *out, const char *text, size_t len, const struct tool_names *names,
                       struct arena *arena) {
   struct json *root = NULL;
-  struct buf arguments = BUF_INIT;
-  struct json_writer w;
-  if (len > CALL_BYTES_MAX || json_parse(&root, text, len, CALL_BYTES_MAX, NULL) != RC_OK) return false;
+  if (len > CALL_BYTES_MAX) return false;
+  const bool strict = json_parse(&root, text, len, CALL_BYTES_MAX, NULL) == RC_OK;
+  if (!strict && json_parse_lenient(&root, text, len, CALL_BYTES_MAX, NULL) != RC_OK) return false;
   const char *name = json_type_of(root) == JSON_OBJECT ? json_word(json_get(root, "name")) : NULL;
-  const struct json *value = name ? json_get(root, "arguments") : NULL;
-  if (name && !value) value = json_get(root, "parameters");
+  const char *key = name && json_get(root, "arguments") ? "arguments" : "parameters";
+  const struct json *value = name ? json_get(root, key) : NULL;
   bool good = name && *name && value && json_type_of(value) == JSON_OBJECT && (!names || is_named(names, name));
   if (good) {
-    json_writer_init(&w, &arguments);
-    json_write_value(&w, value);
     out->name = arena_strdup(arena, name);
-    out->arguments = arena_strndup(arena, arguments.data ? arguments.data : "", arguments.len);
-    good = out->name && out->arguments && !arguments.failed;
+    out->arguments = strict ? arguments_written_anew(value, arena) : arguments_as_written(text, len, key, arena);
+    good = out->name && out->arguments;
   }
-  buf_free(&arguments);
   json_free(root);
   return good;
 }

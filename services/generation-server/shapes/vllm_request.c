@@ -187,7 +187,7 @@ enum rc vllm_tokenize(struct buf *out, struct http_request *r, const struct load
   struct chat_prompt chat = {.generation_prompt = true};
   bool strings = false, special = true, has_special = false;
   const char *model;
-  enum rc rc = http_body_json(r, &body, err);
+  enum rc rc = http_body_json_fitted(r, &body, err);
   if (rc != RC_OK) return rc;
   const struct json_field fields[] = {
       {.name = "model", .kind = FIELD_STRING, .target = &model},

@@ -42,6 +42,12 @@ static const struct expected cases[] = {
     {"{\"name\": \"f\", \"parameters\": {}} and so on", "{\"name\": \"f\", \"parameters\": {}} and so on", ""},
     {"{\"a\": 1}", "{\"a\": 1}", ""},
     {"{", "{", ""},
+    /* What our parser refuses goes out as it was written. */
+    {CALL("f", "{\"id\": 12345678901234567890, \"s\": \"}\"}"), "", "f {\"id\": 12345678901234567890, \"s\": \"}\"}|"},
+    {"{\"name\": \"f\", \"n\": [1e999, {\"parameters\": 1}], \"x\": true ,\"parameters\" : {\"a\": 1, \"a\": 2} }", "",
+     "f {\"a\": 1, \"a\": 2}|"},
+    {"{\"name\": \"f\", \"parameters\": {\"a\": 1, \"a\": 2}, \"parameters\": {}}",
+     "{\"name\": \"f\", \"parameters\": {\"a\": 1, \"a\": 2}, \"parameters\": {}}", ""},
     {"{\"name\": \"f\", \"parameters\": {}, \"name\": \"f\"}", "{\"name\": \"f\", \"parameters\": {}, \"name\": \"f\"}",
      ""},
 };

@@ -206,9 +206,9 @@ static void test_templates_get_what_they_can_read(void **state) {
 }
 
 #define PARTS "[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}]"
-#define CALL(arguments)                                                                                   \
-  "{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":" \
-  arguments "}}]}"
+#define CALL(arguments)                                                                                             \
+  "{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":" arguments \
+  "}}]}"
 
 /* Templates that do not fail on a list left it out, or printed it. */
 static void test_a_template_that_reads_no_parts_gets_one_text(void **state) {
@@ -238,12 +238,54 @@ static void test_parts_beside_a_call_leave_its_arguments_an_object(void **state)
 #define CALL_OF "messages[1].tool_calls[0].function.arguments"
   const struct chat_request wire = {.arguments_are_text = true};
   /* Reads parts elsewhere, and fails on these. */
-  struct chat *c = parse("{% if 0 %}{% for p in messages[0].content %}{% endfor %}{% endif %}{{ '<' + messages[0].content }} "
-                         "{{ " CALL_OF " | tojson }}", "");
+  struct chat *c = parse(
+      "{% if 0 %}{% for p in messages[0].content %}{% endfor %}{% endif %}{{ '<' + messages[0].content }} "
+      "{{ " CALL_OF " | tojson }}",
+      "");
   expect_text(c, messages, NULL, wire, "<a\nb {\"x\": 1}");
   chat_free(c);
   c = parse("{{ messages[0].content }} {{ 'call ' + " CALL_OF " }}", ""); /* wants a text of both */
   expect_text(c, messages, NULL, wire, "a\nb call {\"x\": 1}");
+  chat_free(c);
+}
+
+/* The right sides are vLLM's, but for numbers that no double holds. */
+static void test_calls_are_replayed_as_clients_have_them(void **state) {
+  (void)state;
+  static const struct {
+    const char *arguments, *shown; /* arguments: JSON of the member's value; NULL: it has none */
+  } cases[] = {
+      {"\"{\\\"x\\\": 1}\"", "{\"x\": 1}"},
+      {"{\"x\": 1}", "{\"x\": 1}"},
+      {"\"\"", "{}"},
+      {"\" \"", "{}"},
+      {"null", "{}"},
+      {"\"null\"", "{}"},
+      {NULL, "{}"},
+      {"\"not json\"", "{}"},
+      {"\"[1]\"", "\"[1]\""},
+      {"\"{\\\"x\\\": 12345678901234567890}\"", "{\"x\": 1.2345678901234567e+19}"},
+      {"\"{\\\"x\\\": 1e999}\"", "{\"x\": 1e+308}"},
+      {"\"{\\\"x\\\": 1, \\\"x\\\": 2}\"", "{\"x\": 2}"},
+  };
+  const struct chat_request wire = {.arguments_are_text = true};
+  struct chat *c = parse("{{ messages[0].tool_calls[0].function.arguments | tojson }}", "");
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char messages[300];
+    snprintf(messages, sizeof messages,
+             "[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\"%s%s}}]}]",
+             cases[i].arguments ? ",\"arguments\":" : "", cases[i].arguments ? cases[i].arguments : "");
+    expect_text(c, messages, NULL, wire, cases[i].shown);
+  }
+  chat_free(c);
+  static const char none[] = "[{\"role\":\"assistant\",\"content\":\"x\",\"tool_calls\":[]}]";
+  c = parse("{{ 'tool_calls' in messages[0] }}", "");
+  expect_text(c, none, NULL, wire, "False");
+  expect_text(c, none, NULL, (struct chat_request){0}, "True"); /* a dataset's is as its author wrote it */
+  chat_free(c);
+  c = parse("{{ 'call ' + messages[0].tool_calls[0].function.arguments }}", ""); /* wants a text */
+  expect_text(c, "[" CALL("null") "]", NULL, wire, "call {}");
+  expect_text(c, "[" CALL("\"not json\"") "]", NULL, wire, "call not json");
   chat_free(c);
 }
 
@@ -294,8 +336,9 @@ static struct tokenizer *many_specials(void) {
     buf_printf(&json, "%s{\"id\":%d,\"content\":\"%s\",\"special\":true,\"normalized\":false}", i ? "," : "", 100 + i,
                content);
   }
-  buf_puts(&json, "],\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"decoder\":{\"type\":"
-                  "\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{\"\u010a\":99");
+  buf_puts(&json,
+           "],\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"decoder\":{\"type\":"
+           "\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{\"\u010a\":99");
   for (char c = '!'; c <= '~'; c++)
     if (c != '"' && c != '\\') buf_printf(&json, ",\"%c\":%d", c, id++);
   buf_puts(&json, "}}}");
@@ -389,6 +432,7 @@ int main(void) {
       cmocka_unit_test(test_templates_get_what_they_can_read),
       cmocka_unit_test(test_a_template_that_reads_no_parts_gets_one_text),
       cmocka_unit_test(test_parts_beside_a_call_leave_its_arguments_an_object),
+      cmocka_unit_test(test_calls_are_replayed_as_clients_have_them),
       cmocka_unit_test(test_faults_are_named),
       cmocka_unit_test(test_a_flood_of_first_bytes_is_looked_through_at_once),
       cmocka_unit_test(test_the_longest_special_token_at_a_place_counts),
