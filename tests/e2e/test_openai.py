@@ -130,6 +130,28 @@ def test_a_chat_stream_put_together_is_the_whole_answer(gen, body):
         assert one["logprobs"] == (choice["logprobs"]["content"] if choice["logprobs"] else [])
 
 
+def test_the_token_that_ends_an_answer_is_no_part_of_its_text(gen):
+    """As on SGLang's route; a call was none where special tokens are shown, for the end of the turn stood behind it."""
+    end = json.loads((ROOT / "deploy/demo/model/generation_config.json").read_text())["eos_token_id"]
+    end = end if isinstance(end, int) else end[0]
+    forced = {"temperature": 0, "logit_bias": {"259": 100, str(end): 85}, "repetition_penalty": 50, "skip_special_tokens": False}
+    tools = [{"type": "function", "function": {"name": "weather"}}]
+    plain = chat(gen, **forced)["choices"][0]
+    assert plain["message"]["content"] == PIECES[259] and plain["finish_reason"] == "stop"
+    assert chat(gen, **forced, include_stop_str_in_output=True)["choices"][0]["message"]["content"].startswith(PIECES[259] + "<|")
+    called = chat(gen, **forced, tools=tools)["choices"][0]
+    assert called["finish_reason"] == "tool_calls" and called["message"]["content"] is None and len(called["message"]["tool_calls"]) == 1
+    told = [choice for chunk in chunks(gen, **forced, tools=tools) for choice in chunk["choices"]]
+    assert told[-1]["finish_reason"] == "tool_calls" and not any(choice["delta"].get("content") for choice in told) and told[-1]["delta"]["tool_calls"]
+    complete = lambda **more: call("POST", gen.url + "/v1/completions", dict(prompt="7+5*3", max_tokens=30, temperature=0, ignore_eos=True, return_token_ids=True, **more))["choices"][0]
+    whole = complete()
+    token = whole["token_ids"][5]
+    first = whole["token_ids"].index(token)
+    cut, kept = complete(stop_token_ids=[token]), complete(stop_token_ids=[token], include_stop_str_in_output=True)
+    assert cut["token_ids"] == kept["token_ids"] == whole["token_ids"][: first + 1] and cut["finish_reason"] == "stop"
+    assert kept["text"] == whole["text"][: len(kept["text"])] and cut["text"] == kept["text"][:-1]
+
+
 def test_the_log_probabilities_of_a_prompt_are_those_that_its_tokens_had_when_sampled(gen):
     """Bit for bit: what is judged in a prompt was drawn before as an answer."""
     sampled = call("POST", gen.url + "/v1/completions", dict(prompt="7+5*3", max_tokens=30, seed=4, logprobs=3, ignore_eos=True, return_token_ids=True))["choices"][0]

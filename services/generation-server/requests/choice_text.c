@@ -26,7 +26,17 @@ void choice_init(struct choice *c, struct sample *s, int32_t index, const struct
 
 /* --- scanning --- */
 
+/* The token at `at` ended the sample, and is no part of the text. */
+static bool is_dropped(const struct choice *c, int32_t at) {
+  return c->drops_end && sample_stops_at(c->sample->job, c->sample->tokens[at]);
+}
+
+int32_t choice_text_tokens(const struct choice *c) {
+  return c->scanned > 0 && is_dropped(c, c->scanned - 1) ? c->scanned - 1 : c->scanned;
+}
+
 static enum rc decode(const struct choice *c, int32_t at, struct buf *out, struct err *err) {
+  if (is_dropped(c, at)) return RC_OK;
   return c->tokenizer ? tokenizer_decode_more(c->tokenizer, &c->sample->tokens[at], 1, !c->shows_special, out, err)
                       : RC_OK;
 }

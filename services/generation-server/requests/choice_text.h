@@ -27,6 +27,7 @@ struct choice {
   int32_t index;      /* in the answer */
   bool wants_offsets; /* choice_piece.offsets are made */
   bool keeps_stop;    /* the text ends behind the stop text */
+  bool drops_end;     /* the text ends before the token that ended the sample, as before a stop text */
   bool shows_special; /* the text has special tokens */
   bool awaits_token;  /* nothing is told, the prefix neither, before the first token */
 
@@ -69,6 +70,8 @@ enum rc choice_scan(struct choice *c, struct choice_scratch *m, struct err *err)
 /* The next piece, of about so many bytes and tokens at most (0: all there is).  RC_NO_MEMORY. */
 enum rc choice_take(struct choice_piece *piece, struct choice *c, size_t bytes_max, int32_t tokens_max,
                     struct choice_scratch *m, struct err *err);
+/* How many of the scanned tokens the text is made of. */
+int32_t choice_text_tokens(const struct choice *c);
 /* Are the bytes well-formed UTF-8? */
 bool choice_is_text(const char *bytes, size_t len);
 /* Of one that has ended. */

@@ -134,7 +134,8 @@ static enum rc write_whole(struct generate_call *call, struct choice_scratch *m,
 /* The text of a choice that has ended, made again from its tokens. */
 static void whole_text(const struct choice *c, struct buf *out) {
   const struct sample *s = c->sample;
-  if (c->tokenizer) tokenizer_decode_more(c->tokenizer, s->tokens, (size_t)c->scanned, !c->shows_special, out, NULL);
+  const size_t count = (size_t)choice_text_tokens(c);
+  if (c->tokenizer) tokenizer_decode_more(c->tokenizer, s->tokens, count, !c->shows_special, out, NULL);
   if (c->stopped && out->len > c->cut) out->len = c->cut;
 }
 

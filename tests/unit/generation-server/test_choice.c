@@ -218,6 +218,44 @@ static void the_text_ends_before_the_stop_text_and_the_tokens_with_it(void **sta
   arena_free(&f.arena);
 }
 
+/* It ended the sample as a stop text would, but its text was told. */
+static void the_token_that_ended_the_sample_is_no_text(void **state) {
+  (void)state;
+  static const struct {
+    bool drops, shows_special;
+    const char *text, *expected;
+    int32_t last;
+  } cases[] = {
+      {true, false, "one.", "one", '.'},  {false, false, "one.", "one.", '.'},
+      {true, true, "one?", "one", 256},   {false, true, "one?", "one<|endoftext|>", 256},
+      {true, false, "one?", "one?", '?'}, /* ended by its length */
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    struct decode_job job = {.stop = {'.', 256}, .stop_count = 2};
+    struct choice_scratch m = {0};
+    struct told told = {0};
+    struct fixture f;
+    struct choice c;
+    make_fixture(&f, cases[i].text, 4, "");
+    f.sample.job = &job;
+    f.tokens[3] = cases[i].last;
+    begin(&c, &f);
+    c.drops_end = cases[i].drops;
+    c.shows_special = cases[i].shows_special;
+    for (int32_t shown = 1; !c.closed; shown++) { /* a stream of it */
+      atomic_store(&f.sample.shown, shown > 4 ? 4 : shown);
+      atomic_store(&f.sample.over, shown >= 4);
+      assert_int_equal(choice_scan(&c, &m, NULL), RC_OK);
+      take_all(&told, &c, 0, 0, &m);
+    }
+    assert_string_equal(told.json.data, cases[i].expected);
+    assert_int_equal(told.count, 4);
+    assert_int_equal(choice_text_tokens(&c), cases[i].drops && cases[i].last != '?' ? 3 : 4);
+    choice_scratch_free(&m);
+    buf_free(&told.json);
+  }
+}
+
 /* A stop text in the prompt is no reason to stop, nor is one that begins there. */
 static void what_is_echoed_is_not_searched(void **state) {
   (void)state;
@@ -293,6 +331,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(pieces_put_together_are_the_whole),
       cmocka_unit_test(the_text_ends_before_the_stop_text_and_the_tokens_with_it),
+      cmocka_unit_test(the_token_that_ended_the_sample_is_no_text),
       cmocka_unit_test(what_is_echoed_is_not_searched),
       cmocka_unit_test(no_piece_shows_half_a_character_or_half_a_stop_text),
       cmocka_unit_test(without_a_tokenizer_there_are_tokens_and_no_text),
