@@ -166,6 +166,24 @@ def test_the_log_probabilities_of_a_prompt_are_those_that_its_tokens_had_when_sa
         assert choice["text"].startswith("7+5*3")
 
 
+def test_tokens_around_an_echoed_text_have_no_place_in_it(base_model, tmp_path):
+    """A tokenizer that puts its first token before texts, as those of Llama and Gemma do; the text shows none, and offsets were those of one that does."""
+    model = tmp_path / "model"
+    shutil.copytree(base_model, model)
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    tokens = {name: {"id": name, "ids": [token], "tokens": [name]} for name, token in (("<|im_start|>", 257), ("<|im_end|>", 258))}
+    affixed = [{"SpecialToken": {"id": "<|im_start|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "<|im_end|>", "type_id": 0}}]
+    tokenizer["post_processor"] = {"type": "TemplateProcessing", "single": affixed, "pair": affixed, "special_tokens": tokens}
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with Standalone(tmp_path) as alone:
+        gen = alone.start("gen", "generation-server", ["--model", model, "--slots", 2, "--log-level", "warn"])
+        complete = lambda prompt: call("POST", gen.url + "/v1/completions", dict(prompt=prompt, max_tokens=2, echo=True, logprobs=0, temperature=0, logit_bias={"65": 100}))["choices"][0]
+        text = complete("1+é")
+        assert text["text"] == "1+éAA" and text["logprobs"]["text_offset"] == [0, 0, 1, 2, 3, 3, 3, 4]
+        ids = complete([257, *b"1+"])
+        assert ids["text"] == "<|im_start|>1+AA" and ids["logprobs"]["text_offset"] == [0, 12, 13, 14, 15]
+
+
 def test_a_chat_without_a_limit_goes_to_the_end_of_the_context(gen):
     context = call("GET", gen.url + "/v1/model")["config"]["context_max"]
     answer = call("POST", gen.url + CHAT, {"messages": ASK, "ignore_eos": True, "temperature": 0})

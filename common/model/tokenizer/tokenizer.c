@@ -161,3 +161,8 @@ enum rc tokenizer_encode_prompt(const struct tokenizer *t, const char *text, siz
   if (rc != RC_OK) out->count = e.count_before;
   return rc;
 }
+
+void tokenizer_affixes(const struct tokenizer *t, size_t *before, size_t *after) {
+  *before = t->before_count;
+  *after = t->after_count;
+}

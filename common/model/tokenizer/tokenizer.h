@@ -41,6 +41,8 @@ enum rc tokenizer_encode(const struct tokenizer *t, const char *text, size_t len
  * first and last tokens ("<s>"), as transformers does unless told otherwise. */
 enum rc tokenizer_encode_prompt(const struct tokenizer *t, const char *text, size_t len, size_t tokens_max,
                                 struct token_ids *out, struct err *err);
+/* How many tokens it adds on either side. */
+void tokenizer_affixes(const struct tokenizer *t, size_t *before, size_t *after);
 /* Appends bytes (possibly an incomplete UTF-8 sequence at the end). Ids above the vocabulary, which only pad the
  * model's embedding, have no text, as in Hugging Face; negative ones and those above LIMIT_VOCABULARY are RC_INVALID.
  * A file may say that the space before the first word is left out. */

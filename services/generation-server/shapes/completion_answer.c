@@ -65,15 +65,18 @@ static void write_top(const struct generate_call *call, const struct judged *j, 
   json_object_end(w);
 }
 
-/* The characters of the prompt's text that begin before each of its tokens. */
+/* The characters of the prompt's text that begin before each of its tokens.  Of a prompt that came as a text it has
+ * none of the tokens that the tokenizer put around it. */
 static void write_prompt_offsets(const struct generate_call *call, const struct decode_job *job,
                                  struct json_writer *w) {
   struct buf text = BUF_INIT, one = BUF_INIT;
   const struct tokenizer *t = call->loaded->files.tokenizer;
   int64_t characters = 0;
-  size_t begin = 0, at = 0;
-  if (t) tokenizer_decode(t, job->prompt, (size_t)job->prompt_count, false, &text, NULL);
-  for (int32_t i = 0; i < job->prompt_count; i++) {
+  size_t begin = 0, at = 0, before = 0, after = 0;
+  if (t && details_of(call)->prompts_are_texts) tokenizer_affixes(t, &before, &after);
+  const size_t first = before, end = (size_t)job->prompt_count - after;
+  if (t) tokenizer_decode(t, job->prompt + first, end - first, false, &text, NULL);
+  for (size_t i = 0; i < (size_t)job->prompt_count; i++) {
     while (at < begin && at < text.len) {
       const int n = utf8_length(text.data + at, text.len - at);
       at += n > 0 ? (size_t)n : 1;
@@ -81,7 +84,8 @@ static void write_prompt_offsets(const struct generate_call *call, const struct 
     }
     json_write_int(w, characters);
     buf_clear(&one);
-    if (t) (i == 0 ? tokenizer_decode : tokenizer_decode_more)(t, &job->prompt[i], 1, false, &one, NULL);
+    if (!t || i < first || i >= end) continue;
+    (i == first ? tokenizer_decode : tokenizer_decode_more)(t, &job->prompt[i], 1, false, &one, NULL);
     begin += one.len;
   }
   buf_free(&text);

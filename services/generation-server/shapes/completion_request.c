@@ -114,6 +114,7 @@ enum rc completion_request_read(struct generate_params *p, struct http_request *
   p->details = d;
   enum rc rc = http_body_json(r, &body, err);
   if (rc == RC_OK) rc = read_fields(p, d, body, arena, err);
+  d->prompts_are_texts = rc == RC_OK && p->prompts[0].text != NULL;
   p->raw_logprobs = d->logprobs;
   p->prompt_logprobs = d->prompt_logprobs || (d->logprobs && p->echo);
   p->tells_tokens = d->logprobs || d->prompt_logprobs || d->return_token_ids;

@@ -13,6 +13,7 @@ enum { OPENAI_CHOICES_MAX = 128 };
 /* Shapes the answers, in addition to the call. */
 struct openai_details {
   bool logprobs, prompt_logprobs, return_token_ids, include_usage, usage_in_all;
+  bool prompts_are_texts;
   bool tokens_as_ids; /* beside log-probabilities tokens are shown as token_id:N */
 };
 
