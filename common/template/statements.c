@@ -75,13 +75,15 @@ static enum rc run_loop(struct render *r, const struct node *node, struct value 
   if (rc == RC_OK && node->loop.test) rc = choose_items(r, node, outside, &items);
   if (rc != RC_OK) return rc;
   *loop = (struct loop){.node = node, .outside = outside, .items = items, .depth = depth};
+  bool went_through = false; /* some iteration came to the body's end: as in Jinja, a break is no reason to skip else */
   for (; rc == RC_OK && loop->at < items->count; loop->at++) {
     rc = run_iteration(r, loop, scope);
     const enum flow flow = r->flow;
     r->flow = FLOW_ON;
+    went_through |= flow == FLOW_ON;
     if (flow == FLOW_BREAK) break;
   }
-  if (rc != RC_OK || items->count || node->loop.otherwise.count == 0) return rc;
+  if (rc != RC_OK || went_through || node->loop.otherwise.count == 0) return rc;
   scope->count = 0;
   return run_in_scope(r, scope, &node->loop.otherwise);
 }

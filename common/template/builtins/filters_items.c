@@ -273,8 +273,16 @@ static enum rc map_attribute(struct workspace *w, struct value item, const struc
   return rc;
 }
 
+/* What counts as false has nothing to choose from, whatever else is wrong: none and 0 are no iterables. */
+static enum rc choose_nothing(struct workspace *w, struct value *out) {
+  struct list *nothing = list_new(w, FORM_ITERATOR, 0);
+  *out = value_list(nothing);
+  return nothing ? RC_OK : w->rc;
+}
+
 /* map(attribute="a.b", default=x) and map("filter", arguments...) */
 static enum rc run_map(struct workspace *w, struct value self, const struct arguments *a, struct value *out) {
+  if (!value_true(self)) return choose_nothing(w, out);
   const bool by_attribute = a->all->count == 0 && named(a->all, "attribute");
   const struct builtin *filter = NULL;
   struct call_values rest = {0};
@@ -304,6 +312,7 @@ static enum rc run_map(struct workspace *w, struct value self, const struct argu
 /* select, reject, selectattr, rejectattr: (attribute,) test, arguments...; without a test: what is true. */
 static enum rc choose(struct workspace *w, struct value self, const struct arguments *a, bool by_attribute, bool keep,
                       struct value *out) {
+  if (!value_true(self)) return choose_nothing(w, out);
   const size_t off = by_attribute;
   const struct builtin *test = NULL;
   struct call_values rest = {0};

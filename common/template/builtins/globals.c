@@ -1,11 +1,12 @@
 /* Global functions: Jinja's, and those that transformers adds. */
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #include "common/template/builtins/builtin.h"
 #include "common/template/values/print.h"
 
-enum { RANGE_MAX = 100000, DATE_BYTES_MAX = 1024 };
+enum { RANGE_MAX = 100000, DATE_BYTES_MAX = 1024, DATE_FORMAT_MAX = DATE_BYTES_MAX / 4 };
 
 static enum rc range_bounds(struct workspace *w, const struct call_values *all, int64_t *from, int64_t *to,
                             int64_t *step) {
@@ -90,19 +91,34 @@ static enum rc run_raise_exception(struct workspace *w, struct value self, const
   return work_fail(w, RC_INVALID, "%.*s", message->len > 400 ? 400 : (int)message->len, message->bytes);
 }
 
-/* The wall clock in local time, by C's strftime, as Python's. */
+/* Copies a format for C's strftime, with the microseconds that only Python's has.  out has three bytes for one. */
+static void with_microseconds(char *out, const struct text *format, int64_t now_ms) {
+  size_t n = 0;
+  for (size_t i = 0; i < format->len; i++) {
+    out[n++] = format->bytes[i];
+    if (format->bytes[i] != '%' || i + 1 == format->len) continue;
+    if (format->bytes[++i] == 'f')
+      n += (size_t)sprintf(out + n - 1, "%03d000", (int)(now_ms % 1000)) - 1;
+    else
+      out[n++] = format->bytes[i];
+  }
+  out[n] = '\0';
+}
+
+/* The wall clock in local time, by C's strftime, as Python's.  Python's time has no zone, so %z and %Z are empty. */
 static enum rc run_strftime_now(struct workspace *w, struct value self, const struct arguments *a, struct value *out) {
   (void)self;
   const struct text *format;
-  char text[DATE_BYTES_MAX], terminated[DATE_BYTES_MAX / 4];
+  char text[DATE_BYTES_MAX], terminated[DATE_BYTES_MAX];
   const time_t now = (time_t)(w->now_ms / 1000);
   struct tm date;
   const enum rc rc = argument_text(w, a, 0, &format);
   if (rc != RC_OK) return rc;
-  if (!format || format->len >= sizeof terminated || !localtime_r(&now, &date))
-    return work_fail(w, RC_INVALID, "expected a date's format below %zu bytes", sizeof terminated);
-  memcpy(terminated, format->bytes, format->len);
-  terminated[format->len] = '\0';
+  if (!format || format->len >= DATE_FORMAT_MAX || !localtime_r(&now, &date))
+    return work_fail(w, RC_INVALID, "expected a date's format below %d bytes", DATE_FORMAT_MAX);
+  with_microseconds(terminated, format, w->now_ms);
+  date.tm_isdst = -1;
+  date.tm_zone = NULL;
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
   const size_t len = strftime(text, sizeof text, terminated, &date);

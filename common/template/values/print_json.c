@@ -19,7 +19,7 @@ static enum rc put_escaped(struct text_builder *b, uint32_t code, bool ascii, ui
   const char *named = code && code < 0x80 ? strchr(names, (int)code) : NULL;
   if (named && (named - names) % 2 == 0)
     snprintf(escape, sizeof escape, "\\%c", named[1]);
-  else if (named || (code >= 0x20 && (code < 0x7F || !ascii || code == 0x7F)))
+  else if (named || (code >= 0x20 && (code < 0x7F || !ascii)))
     return builder_code(b, code, mark);
   else if (code < 0x10000)
     snprintf(escape, sizeof escape, "\\u%04x", code);
