@@ -111,7 +111,7 @@ void http_reply_source(struct http_request *r, int status, const char *content_t
 void http_reply_json_or_fail(struct http_request *r, enum rc rc, struct buf *body, struct err *err);
 /* The text is copied. */
 void http_reply_text(struct http_request *r, int status, const char *text);
-/* The error body and the status of err->rc; Retry-After: 1 with 429 and 503. */
+/* The error body and the status of err->rc; Retry-After: 1 with 429 and 503, x-should-retry: false with 501. */
 void http_fail(struct http_request *r, const struct err *err);
 /* Sends a file's bytes without reading it into memory. RC_NOT_FOUND answers 404 itself. */
 void http_reply_file(struct http_request *r, const char *content_type, const char *path);

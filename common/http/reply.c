@@ -139,6 +139,7 @@ void reply_error(struct http_request *r, int status, const struct err *err) {
   }
   if (status == MHD_HTTP_TOO_MANY_REQUESTS || status == MHD_HTTP_SERVICE_UNAVAILABLE)
     http_set_header(r, MHD_HTTP_HEADER_RETRY_AFTER, "1");
+  if (status == MHD_HTTP_NOT_IMPLEMENTED) http_set_header(r, "x-should-retry", "false"); /* OpenAI's clients would */
   http_reply_json(r, status, &body);
 }
 

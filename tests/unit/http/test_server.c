@@ -87,6 +87,13 @@ static void handle_file(struct http_request *r, void *context) {
   http_reply_file(r, "application/octet-stream", http_query(r, "missing") != NULL ? "/nonexistent/x" : context);
 }
 
+static void handle_unoffered(struct http_request *r, void *context) {
+  (void)context;
+  struct err err;
+  err_set(&err, RC_UNSUPPORTED, NULL, "not here");
+  http_fail(r, &err);
+}
+
 static const struct http_route routes[] = {
     {.method = "GET", .path = "/v1/runs/latest", .handler = handle_query},
     {.method = "GET", .path = "/v1/runs/{id}", .handler = handle_run},
@@ -95,6 +102,7 @@ static const struct http_route routes[] = {
     {.method = "PUT", .path = "/v1/echo", .handler = handle_echo, .body_bytes_max = 64u << 20},
     {.method = "POST", .path = "/v1/json", .handler = handle_json},
     {.method = "GET", .path = "/v1/full", .handler = handle_full},
+    {.method = "GET", .path = "/v1/unoffered", .handler = handle_unoffered},
     {.method = "GET", .path = "/v1/silent", .handler = handle_silent},
     {.method = "GET", .path = "/v1/work/{id}", .handler = handle_run, .roles = HTTP_WORKER | HTTP_TRAINER},
     {.method = "GET", .path = "/v1/file", .handler = handle_file},
@@ -148,6 +156,12 @@ static void test_malformed_targets(void **state) {
   char line[4096];
   snprintf(line, sizeof line, "GET /v1/runs/%03000d", 0);
   expect_answer(port, line, "", 414, "\"code\":\"too_large\"");
+}
+
+/* OpenAI's clients ask three times for what is answered by 500 and above, unless they are told not to. */
+static void test_what_is_not_offered_need_not_be_asked_for_again(void **state) {
+  (void)state;
+  expect_answer(port, "GET /v1/unoffered", "", 501, "x-should-retry: false\r\n");
 }
 
 static void test_query(void **state) {
@@ -449,6 +463,7 @@ int main(void) {
       cmocka_unit_test(test_routes),
       cmocka_unit_test(test_unknown_paths),
       cmocka_unit_test(test_wrong_method),
+      cmocka_unit_test(test_what_is_not_offered_need_not_be_asked_for_again),
       cmocka_unit_test(test_malformed_targets),
       cmocka_unit_test(test_query),
       cmocka_unit_test(test_bodies),
