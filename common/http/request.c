@@ -14,6 +14,7 @@
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "common/base/limits.h"
 #include "common/http/status.h"
@@ -103,6 +104,14 @@ static enum rc percent_decode(struct arena *arena, const char *text, size_t len,
   return RC_OK;
 }
 
+/* The path and query of a target in absolute form (RFC 9112 3.2.2), as clients behind a proxy's settings send it:
+ * "http://host:8100/v1/x?y" is "/v1/x?y".  No route asks whose name the authority is.  Other targets stay. */
+static const char *origin_form(const char *target) {
+  const size_t scheme = strncasecmp(target, "http://", 7) == 0 ? 7 : strncasecmp(target, "https://", 8) == 0 ? 8 : 0;
+  const size_t authority = scheme ? strcspn(target + scheme, "/?") : 0;
+  return authority ? target + scheme + authority : target;
+}
+
 static enum rc parse_path(struct http_request *r, const char *path, size_t len, struct err *err) {
   if (len == 0 || path[0] != '/')
     return err_set(err, RC_INVALID, NULL, "a request target that begins with '/' was expected");
@@ -151,13 +160,14 @@ struct http_request *request_create(struct http_server *s, const char *target, s
 
   struct err err;
   r->target_end = target + strlen(target);
-  size_t len = strlen(target), path_len = strcspn(target, "?");
-  if (len > LIMIT_HTTP_URL_BYTES) {
+  const char *path = origin_form(target);
+  const size_t target_len = strlen(target), len = strlen(path), path_len = strcspn(path, "?");
+  if (target_len > LIMIT_HTTP_URL_BYTES) {
     err_set(&err, RC_TOO_LARGE, NULL, "at most %d bytes of request target were expected, but %zu came",
-            LIMIT_HTTP_URL_BYTES, len);
+            LIMIT_HTTP_URL_BYTES, target_len);
     request_refuse(r, MHD_HTTP_URI_TOO_LONG, &err);
-  } else if (parse_path(r, target, path_len, &err) != RC_OK ||
-             (path_len < len && parse_query(r, target + path_len + 1, &err) != RC_OK)) {
+  } else if (parse_path(r, path_len ? path : "/", path_len ? path_len : path != target, &err) != RC_OK ||
+             (path_len < len && parse_query(r, path + path_len + 1, &err) != RC_OK)) {
     request_refuse(r, http_status_of(err.rc), &err);
   }
 

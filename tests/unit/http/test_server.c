@@ -158,6 +158,20 @@ static void test_malformed_targets(void **state) {
   expect_answer(port, line, "", 414, "\"code\":\"too_large\"");
 }
 
+static void test_targets_in_absolute_form(void **state) {
+  (void)state;
+  expect_answer(port, "GET http://127.0.0.1:8100/v1/runs/r7", "", 200, "run=r7 group=-");
+  expect_answer(port, "GET HTTPS://some.host/v1/runs/latest?wait_ms=5", "", 200, "wait=5");
+  expect_answer(port, "GET http://h?x=1", "", 404, "not_found");
+  expect_answer(port, "GET http://h", "", 404, "not_found");
+  expect_answer(port, "GET http:///v1/runs/r7", "", 422, "begins with '/'");
+  expect_answer(port, "GET ftp://h/v1/runs/r7", "", 422, "begins with '/'");
+  expect_answer(port, "GET /http://h/v1/runs/r7", "", 404, "not_found");
+  char line[4096];
+  snprintf(line, sizeof line, "GET http://%02040d/v1/runs/r7", 0);
+  expect_answer(port, line, "", 414, "\"code\":\"too_large\"");
+}
+
 /* OpenAI's clients ask three times for what is answered by 500 and above, unless they are told not to. */
 static void test_what_is_not_offered_need_not_be_asked_for_again(void **state) {
   (void)state;
@@ -465,6 +479,7 @@ int main(void) {
       cmocka_unit_test(test_wrong_method),
       cmocka_unit_test(test_what_is_not_offered_need_not_be_asked_for_again),
       cmocka_unit_test(test_malformed_targets),
+      cmocka_unit_test(test_targets_in_absolute_form),
       cmocka_unit_test(test_query),
       cmocka_unit_test(test_bodies),
       cmocka_unit_test(test_json_bodies),
