@@ -332,6 +332,26 @@ def test_inner_steps_of_several_ranks_are_those_of_one(wide, minibatch_reference
     assert minibatches(tmp_path, wide, Ranks(count)) == minibatch_reference
 
 
+def test_a_check_after_an_inner_step_is_of_the_version_on_every_rank(wide, tmp_path):
+    """Whichever rank computes a group draws it with the weights that sampled it: they accuse no honest server."""
+
+    def checked(name):
+        groups = [{**group(f"r1.0.{g}", 0), "ordinal": g} for g in range(2, 6)]
+        call("POST", rounds.url + "/submit-batch", {**rounds.authority, "batch_id": name, "version": 0, "groups": groups, "check": {"seed": 1, "round": 0}})
+        status = call("GET", f"{rounds.url}/batches/{name}?wait_ms=60000")
+        assert status["state"] == "done", status["error"]
+        return status["samples"], status["differences"]
+
+    with Cluster(tmp_path, model=wide, trainer=["--random-init", 1], launcher=Ranks(2)) as cluster:
+        rounds = Minibatches(cluster)
+        before = checked("before")
+        first = [group(f"r1.0.{g}", 1 - g) for g in range(2)]
+        rounds.batch("r1.0.b0", 0, 0, first)
+        *_, skipped = rounds.step("r1.0.s0", 0, 0, first)
+        assert not skipped
+        assert checked("after") == before
+
+
 @pytest.mark.parametrize("ranks", [0, 2], ids=["alone", "two-ranks"])
 def test_a_trainer_that_dies_in_an_inner_step_repeats_the_round(wide, minibatch_reference, tmp_path, ranks):
     """SIGKILL when the first inner step of version 1 is about to be applied; started again, it has no inner step, and takes the round from its begin."""

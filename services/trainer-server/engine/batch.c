@@ -365,6 +365,7 @@ static enum rc batch_tell(struct engine *e, const struct batch_work *work, struc
   const struct order order = {.kind = ORDER_BATCH,
                               .groups = work->in->group_count,
                               .first = work->first,
+                              .steps = e->round.inner_steps,
                               .kl_coefficient = (double)e->run.unit.loss.kl_coefficient};
   enum rc rc = submit_batch_encode_tensors(work->in, &payload, err);
   if (rc == RC_OK) rc = ranks_tell(&e->ranks, &order, &payload, err);

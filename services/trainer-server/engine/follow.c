@@ -69,6 +69,7 @@ static enum rc follow_batch(struct engine *e, const struct order *o, const struc
   struct batch_work work = {.in = &in, .adds = (const uint8_t *)payload->data, .first = o->first};
   size_t *begin = arena_alloc(&arena, (size_t)e->ranks.comm->size + 1, sizeof *begin);
   e->run.unit.loss.kl_coefficient = (float)o->kl_coefficient;
+  e->round.inner_steps = (int32_t)o->steps; /* by which check_unit chooses the weights */
   work.reports = arena_alloc(&arena, o->groups, sizeof *work.reports);
   enum rc rc = begin && work.reports ? RC_OK : err_set(err, RC_NO_MEMORY, NULL, "a batch was refused its memory");
   if (rc == RC_OK)

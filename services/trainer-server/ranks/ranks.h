@@ -71,7 +71,7 @@ enum order_kind {
   ORDER_WEIGHTS, /* which: rank 0's current weights, or its frozen reference, to all */
   ORDER_SPREAD,  /* which: the optimizer's array from rank 0's gradient memory into the shards */
   ORDER_COLLECT, /* which: the shards of the optimizer's array into everybody's gradient memory */
-  ORDER_BATCH,   /* payload: adds[groups], then struct submit_batch; first, kl_coefficient */
+  ORDER_BATCH,   /* payload: adds[groups], then struct submit_batch; first, kl_coefficient; steps as of ORDER_STEP */
   ORDER_STEP,    /* denominator, version; which: 1 for an inner step; steps: inner steps of the round before it */
   ORDER_REFER,   /* the current weights become the frozen reference */
   ORDER_CHECK,   /* everybody's digest of the weights must be rank 0's */
