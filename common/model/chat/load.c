@@ -124,7 +124,8 @@ static enum rc parse_files(struct chat *c, const struct chat_files *files, struc
   struct json *config = NULL;
   enum rc rc = RC_OK;
   if (files->tokenizer_config.len) {
-    rc = json_parse(&config, files->tokenizer_config.data, files->tokenizer_config.len, CONFIG_BYTES_MAX, err);
+    /* transformers writes int(1e30) for a model_max_length that it does not know; no number is read here */
+    rc = json_parse_reals(&config, files->tokenizer_config.data, files->tokenizer_config.len, CONFIG_BYTES_MAX, err);
     if (rc != RC_OK) err_in_file(err, "tokenizer_config.json");
   }
   if (rc == RC_OK) rc = read_variables(c, config, err);

@@ -98,6 +98,16 @@ static void test_the_file_wins_over_the_configuration(void **state) {
   chat_free(c);
 }
 
+/* Gemma, Mistral and Llama 2 are published with this model_max_length, which no 64 bits hold. */
+static void test_a_length_that_transformers_does_not_know_stops_no_chat(void **state) {
+  (void)state;
+  struct chat *c = parse("", "{\"model_max_length\":1000000000000000019884624838656,\"bos_token\":\"<b>\","
+                             "\"chat_template\":\"{{ bos_token + messages[0].content }}\"}");
+  assert_true(chat_has_template(c));
+  expect_text(c, "[{\"role\":\"user\",\"content\":\"x\"}]", NULL, (struct chat_request){0}, "<b>x");
+  chat_free(c);
+}
+
 static void test_a_model_without_a_template_speaks_chatml(void **state) {
   (void)state;
   struct chat *c = parse("", "{}");
@@ -424,6 +434,7 @@ static void test_a_text_that_is_too_long_names_the_limit(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_the_file_wins_over_the_configuration),
+      cmocka_unit_test(test_a_length_that_transformers_does_not_know_stops_no_chat),
       cmocka_unit_test(test_a_model_without_a_template_speaks_chatml),
       cmocka_unit_test(test_a_message_cannot_forge_a_turn),
       cmocka_unit_test(test_text_without_special_tokens_is_encoded_whole),
