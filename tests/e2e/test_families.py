@@ -26,6 +26,10 @@ def make_model(folder, family):
     for key in ("architectures", "use_sliding_window", "sliding_window", "max_window_layers", "layer_types"):
         config.pop(key, None)
     (folder / "config.json").write_text(json.dumps({**config, "model_type": family, **FAMILIES[family]}))
+    if family == "gemma3_text":  # which comes with a token that only its larger models have a row for
+        tokenizer = json.loads((folder / "tokenizer.json").read_text())
+        tokenizer["added_tokens"].append({"id": config["vocab_size"], "content": "<image_soft_token>", "special": True})
+        (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     return folder
 
 

@@ -51,6 +51,10 @@ bool merge_map_insert(struct merge_map *map, struct merge m) {
 
 enum rc encoder_push(struct encoder *e, int32_t id, struct err *err) {
   struct token_ids *out = e->out;
+  if (id >= e->t->rows)
+    return err_set(err, RC_INVALID, NULL,
+                   "the text holds \"%.64s\", whose id %d is beyond the model's vocabulary of %d tokens",
+                   e->t->tokens[id].content, id, e->t->rows);
   if (out->count - e->count_before >= e->tokens_max)
     return err_set(err, RC_TOO_LARGE, NULL, "expected a text of at most %zu tokens, got more", e->tokens_max);
   if (out->count == out->cap) {

@@ -56,6 +56,7 @@ enum rc tokenizer_parse(struct tokenizer **out, const char *json, size_t len, st
     tokenizer_free(t);
     return rc;
   }
+  t->rows = t->count;
   *out = t;
   return RC_OK;
 }
@@ -108,16 +109,31 @@ void tokenizer_free(struct tokenizer *t) {
 
 int32_t tokenizer_vocabulary(const struct tokenizer *t) { return t->count; }
 
-enum rc tokenizer_check_fits(const struct tokenizer *t, int32_t vocab_size, struct err *err) {
-  if (t->count <= vocab_size) return RC_OK;
-  return err_set(
-      err, RC_INVALID, "vocab_size",
-      "tokenizer.json has ids up to %d (\"%.64s\"), and the model's vocab_size is %d: they are not of one model",
-      t->count - 1, t->tokens[t->count - 1].content, vocab_size);
+/* What a prompt begins or ends with. */
+static bool is_affix(const struct tokenizer *t, int32_t id) {
+  for (size_t i = 0; i < t->before_count; i++)
+    if (t->before[i] == id) return true;
+  for (size_t i = 0; i < t->after_count; i++)
+    if (t->after[i] == id) return true;
+  return false;
+}
+
+enum rc tokenizer_fit(struct tokenizer *t, int32_t vocab_size, struct err *err) {
+  for (int32_t id = t->count - 1; id >= vocab_size; id--) {
+    const struct token *token = &t->tokens[id];
+    if (!token->content || (token->added && !is_affix(t, id))) continue;
+    return err_set(err, RC_INVALID, "vocab_size",
+                   "tokenizer.json has the token \"%.64s\" with id %d, and the model's vocab_size is %d: they are not "
+                   "of one model",
+                   token->content, id, vocab_size);
+  }
+  t->rows = vocab_size < t->count ? vocab_size : t->count;
+  return RC_OK;
 }
 
 int32_t tokenizer_id_of(const struct tokenizer *t, const char *content) {
-  return token_map_find(&t->map, t->tokens, content, strlen(content));
+  const int32_t id = token_map_find(&t->map, t->tokens, content, strlen(content));
+  return id < t->rows ? id : -1;
 }
 
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id) {

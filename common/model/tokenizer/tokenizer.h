@@ -27,8 +27,10 @@ enum rc tokenizer_load(struct tokenizer **out, const char *path, struct err *err
 enum rc tokenizer_load_folder(struct tokenizer **out, const char *dir, struct err *err);
 void tokenizer_free(struct tokenizer *t);
 int32_t tokenizer_vocabulary(const struct tokenizer *t); /* largest id + 1, added tokens included */
-/* RC_INVALID when an id is beyond a model's vocab_size: its texts would have no row in the embedding. */
-enum rc tokenizer_check_fits(const struct tokenizer *t, int32_t vocab_size, struct err *err);
+/* Once, before a tokenizer encodes for a model.  Ids from the model's vocab_size on have no row in its embedding.
+ * Added tokens may have them, as Gemma 3's "<image_soft_token>" where the model reads no images: a text that would
+ * become one is RC_INVALID then.  RC_INVALID when the vocabulary's own, or what a prompt begins or ends with, do. */
+enum rc tokenizer_fit(struct tokenizer *t, int32_t vocab_size, struct err *err);
 
 /* Appends ids; out is as before on failure.  RC_INVALID when the text is not UTF-8 or a character has no token;
  * RC_TOO_LARGE when this text alone has more than tokens_max tokens.  parse_special: special tokens in the text
@@ -53,7 +55,7 @@ enum rc tokenizer_decode_more(const struct tokenizer *t, const int32_t *ids, siz
                               struct buf *out, struct err *err);
 /* The same bytes of one id, in the tokenizer's memory; NULL and 0 of an id without text. */
 const char *tokenizer_token_text(const struct tokenizer *t, int32_t id, bool skip_special, size_t *len);
-/* The id of an added or vocabulary token by its exact content, -1 when there is none. */
+/* The id of an added or vocabulary token by its exact content, -1 when there is none, or none that fits the model. */
 int32_t tokenizer_id_of(const struct tokenizer *t, const char *content);
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
 

@@ -161,6 +161,7 @@ struct tokenizer {
   struct short_text *short_texts; /* [count] */
   struct token *tokens; /* [count], indexed by id */
   int32_t count;
+  int32_t rows; /* ids from here on come of no text; count until tokenizer_fit says otherwise */
   struct token_map map;
   struct added_set raw, normalized;
 
@@ -291,7 +292,7 @@ enum rc merge_map_make(struct merge_map *map, size_t count, struct err *err);
 bool merge_map_insert(struct merge_map *map, struct merge m);
 /* Appends the ids of one word. */
 enum rc bpe_encode_word(struct encoder *e, const char *word, size_t len, struct err *err);
-/* RC_TOO_LARGE above the call's tokens_max. */
+/* RC_TOO_LARGE above the call's tokens_max, RC_INVALID of an id that has no row. */
 enum rc encoder_push(struct encoder *e, int32_t id, struct err *err);
 /* The model's token with this content that this call may make of plain text, or -1. */
 int32_t encoder_find(const struct encoder *e, const char *content, size_t len);

@@ -137,7 +137,7 @@ static enum rc model_read(struct model_facts *m, const struct model_files *files
 static enum rc tokenizer_read(struct tokenizer **out, const struct model_facts *m, const struct buf *file,
                               struct err *err) {
   enum rc rc = tokenizer_parse(out, file->data ? file->data : "", file->len, err);
-  if (rc == RC_OK) rc = tokenizer_check_fits(*out, (int32_t)m->vocabulary, err);
+  if (rc == RC_OK) rc = tokenizer_fit(*out, (int32_t)m->vocabulary, err);
   if (rc != RC_OK) err_in_file(err, "tokenizer.json");
   return rc;
 }

@@ -173,8 +173,7 @@ void model_files_free(struct model_files *files) {
 }
 
 /* Frees what was read of files that do not fit together. */
-static enum rc end_reading(struct model_files *out, enum rc rc, enum rc chat, struct err *err) {
-  if (rc == RC_OK && out->tokenizer) rc = tokenizer_check_fits(out->tokenizer, out->config.vocabulary, err);
+static enum rc end_reading(struct model_files *out, enum rc rc, enum rc chat) {
   if (rc != RC_OK) {
     model_files_free(out);
   } else if (chat != RC_OK) {
@@ -187,8 +186,9 @@ enum rc model_files_load(struct model_files *out, const char *dir, struct err *e
   *out = (struct model_files){0};
   enum rc rc = model_config_load(&out->config, dir, err), chat = RC_OK;
   if (rc == RC_OK) rc = tokenizer_load_folder(&out->tokenizer, dir, err);
+  if (rc == RC_OK && out->tokenizer) rc = tokenizer_fit(out->tokenizer, out->config.vocabulary, err);
   if (rc == RC_OK && out->tokenizer) chat = chat_load(&out->chat, dir, out->tokenizer, &out->no_chat);
-  return end_reading(out, rc, chat, err);
+  return end_reading(out, rc, chat);
 }
 
 enum rc model_files_parse(struct model_files *out, const struct buf *config_json, const struct buf *generation_json,
@@ -206,8 +206,9 @@ enum rc model_files_parse(struct model_files *out, const struct buf *config_json
     rc = tokenizer_parse(&out->tokenizer, tokenizer_json->data, tokenizer_json->len, err);
   }
   if (rc != RC_OK) err_in_file(err, file);
+  if (rc == RC_OK && out->tokenizer) rc = tokenizer_fit(out->tokenizer, out->config.vocabulary, err);
   if (rc == RC_OK && out->tokenizer) chat = chat_parse(&out->chat, chat_files, out->tokenizer, &out->no_chat);
-  return end_reading(out, rc, chat, err);
+  return end_reading(out, rc, chat);
 }
 
 enum rc model_weights_load(struct weights *w, struct digest *digest, const char *dir, struct err *err) {

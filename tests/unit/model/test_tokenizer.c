@@ -360,10 +360,58 @@ static void test_a_tokenizer_larger_than_its_model(void **state) {
   static const char json[] = FILE_OF("[{\"id\":5,\"content\":\"<x>\"}]", ABC, "[]", "");
   struct tokenizer *t;
   assert_int_equal(tokenizer_parse(&t, json, sizeof json - 1, &err), RC_OK);
-  assert_int_equal(tokenizer_check_fits(t, 6, &err), RC_OK);
-  assert_int_equal(tokenizer_check_fits(t, 1000, &err), RC_OK); /* embeddings are padded */
-  assert_int_equal(tokenizer_check_fits(t, 5, &err), RC_INVALID);
-  assert_non_null(strstr(err.message, "ids up to 5 (\"<x>\"), and the model's vocab_size is 5"));
+  assert_int_equal(tokenizer_fit(t, 6, &err), RC_OK);
+  assert_int_equal(tokenizer_fit(t, 1000, &err), RC_OK); /* embeddings are padded */
+  assert_int_equal(tokenizer_fit(t, 4, &err), RC_INVALID);
+  assert_non_null(strstr(err.message, "the token \"abc\" with id 4, and the model's vocab_size is 4"));
+  tokenizer_free(t);
+}
+
+/* As Gemma 3 is published: its smaller models have no row for "<image_soft_token>". */
+static void test_an_added_token_beyond_the_model_comes_of_no_text(void **state) {
+  (void)state;
+  static const char json[] = FILE_OF("[{\"id\":5,\"content\":\"<x>\",\"special\":true},"
+                                     "{\"id\":6,\"content\":\"<y>\"}]",
+                                     "{\"a\":0,\"b\":1,\"<\":2,\"x\":3,\">\":4}", "[]", "");
+  static const int32_t all[] = {0, 5, 6, 7, 1};
+  struct tokenizer *t;
+  struct token_ids ids = {0};
+  struct buf text = BUF_INIT;
+  assert_int_equal(tokenizer_parse(&t, json, sizeof json - 1, &err), RC_OK);
+  assert_int_equal(tokenizer_id_of(t, "<x>"), 5);
+  assert_int_equal(tokenizer_fit(t, 5, &err), RC_OK);
+  assert_int_equal(tokenizer_id_of(t, "<x>"), -1);
+  assert_int_equal(tokenizer_id_of(t, ">"), 4);
+  assert_int_equal(tokenizer_encode(t, "a<x>", 4, true, 9, &ids, &err), RC_INVALID);
+  assert_non_null(strstr(err.message, "holds \"<x>\", whose id 5 is beyond the model's vocabulary of 5 tokens"));
+  assert_int_equal(tokenizer_encode(t, "<y>", 3, false, 9, &ids, &err), RC_INVALID);
+  assert_int_equal(ids.count, 0);
+  assert_int_equal(tokenizer_encode(t, "a<x>", 4, false, 9, &ids, &err), RC_OK); /* plain text, as of any special one */
+  assert_int_equal(ids.count, 4);
+  for (size_t i = 0; i < ids.count; i++) assert_true(ids.items[i] < 5);
+  assert_int_equal(tokenizer_decode(t, all, 5, true, &text, &err), RC_OK);
+  assert_string_equal(text.data, "a<y>b");
+  assert_int_equal(tokenizer_fit(t, 6, &err), RC_OK);
+  assert_int_equal(tokenizer_encode(t, "<x>", 3, true, 9, &ids, &err), RC_OK);
+  token_ids_free(&ids);
+  buf_free(&text);
+  tokenizer_free(t);
+}
+
+static void test_a_prompt_begins_with_no_token_beyond_the_model(void **state) {
+  (void)state;
+  static const char json[] =
+      "{\"added_tokens\":[{\"id\":1,\"content\":\"<s>\",\"special\":true}],\"pre_tokenizer\":{\"type\":\"ByteLevel\","
+      "\"add_prefix_space\":false},\"decoder\":{\"type\":\"ByteLevel\"},\"post_processor\":{\"type\":"
+      "\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\",\"type_id\":0}},"
+      "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],"
+      "\"special_tokens\":{\"<s>\":{\"id\":\"<s>\",\"ids\":[1],\"tokens\":[\"<s>\"]}}},"
+      "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]}}";
+  struct tokenizer *t;
+  if (tokenizer_parse(&t, json, sizeof json - 1, &err) != RC_OK) fail_msg("%s: %s", err.field, err.message);
+  assert_int_equal(tokenizer_fit(t, 1, &err), RC_INVALID);
+  assert_non_null(strstr(err.message, "the token \"<s>\" with id 1"));
+  assert_int_equal(tokenizer_fit(t, 2, &err), RC_OK);
   tokenizer_free(t);
 }
 
@@ -504,6 +552,8 @@ int main(void) {
       cmocka_unit_test(test_merges_that_lie),
       cmocka_unit_test(test_added_tokens_that_lie),
       cmocka_unit_test(test_a_tokenizer_larger_than_its_model),
+      cmocka_unit_test(test_an_added_token_beyond_the_model_comes_of_no_text),
+      cmocka_unit_test(test_a_prompt_begins_with_no_token_beyond_the_model),
       cmocka_unit_test(test_models_of_other_kinds),
       cmocka_unit_test(test_steps_that_are_not_done_here),
       cmocka_unit_test(test_truncated_files),
