@@ -135,6 +135,28 @@ def test_one_ranks_poison_skips_the_step_on_all(tmp_path):
     assert shared == alone
 
 
+def cut_batch(folder, launcher=None):
+    """In flight a version's own cut may leave out a token that an older one drew: its log-probability is -infinity.  What the trainer says of such a batch."""
+    with Cluster(folder, trainer=["--random-init", 1], launcher=launcher) as cluster:
+        url = cluster.trainer.url + "/v1"
+        authority = {"run": "r1", **cluster.authority()}
+        call("POST", url + "/runs", {**authority, "seed": 1, "training": {"update": "inflight", "top_k": 5, "kl_coefficient": 0}})
+        groups = [group(f"r1.0.{g}", 1) for g in range(3)]
+        for sample in (sample for each in groups for sample in each["samples"]):
+            sample["behaviour"] = [-1.0] * sample["segments"][0]["count"]
+        call("POST", url + "/submit-batch", {**authority, "batch_id": "r1.0.b0", "version": 0, "groups": groups})
+        batch = call("GET", f"{url}/batches/r1.0.b0?wait_ms=60000")
+        assert batch["state"] == "done", batch["error"]
+        stats = {name: value for name, value in batch["stats"].items() if not name.endswith("_us")}
+        return stats, batch["samples"], batch["logprobs_sha256"]
+
+
+def test_a_log_probability_that_is_not_finite_is_told_by_every_rank(tmp_path):
+    alone, shared = cut_batch(tmp_path / "one"), cut_batch(tmp_path / "two", Ranks(2))
+    assert all(None in sample["logprobs"] for sample in alone[1][2:4]), "of the group that the other rank computes"
+    assert shared == alone
+
+
 # ---- a rank dies ----
 
 

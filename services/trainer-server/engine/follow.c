@@ -75,10 +75,8 @@ static enum rc follow_batch(struct engine *e, const struct order *o, const struc
   if (rc == RC_OK)
     rc = submit_batch_decode_tensors(&in, payload->data + o->groups, payload->len - o->groups, &arena, err);
   if (rc == RC_OK && batch_units(e, &work, &arena, err) != RC_OK) log_warn("a unit failed: %s", err->message);
-  if (rc == RC_OK) {
-    unit_reports_encode(work.reports, in.groups, in.group_count, &mine);
-    rc = ranks_exchange(&e->ranks, &mine, &all, begin, err);
-  }
+  if (rc == RC_OK) rc = unit_reports_encode(work.reports, in.groups, in.group_count, &mine, err);
+  if (rc == RC_OK) rc = ranks_exchange(&e->ranks, &mine, &all, begin, err);
   buf_free(&mine);
   buf_free(&all);
   arena_free(&arena);

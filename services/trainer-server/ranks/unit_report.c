@@ -1,13 +1,22 @@
-/* Encodes and decodes the reports of gradient units, one line of JSON each. */
+/* Encodes and decodes the reports of gradient units, each its length and a batch_status with tensors. */
 #include "services/trainer-server/ranks/unit_report.h"
 
 #include <string.h>
 
-#include "common/json/json.h"
+static enum rc report_encode(const struct batch_status *status, struct buf *out, struct err *err) {
+  struct buf report = BUF_INIT;
+  const enum rc rc = batch_status_encode_tensors(status, &report, err);
+  const uint64_t bytes = report.len;
+  buf_append(out, &bytes, sizeof bytes);
+  buf_append(out, report.data, report.len);
+  buf_free(&report);
+  return rc == RC_OK ? buf_check(out, err) : rc;
+}
 
-void unit_reports_encode(const struct unit_report *reports, const struct batch_group *groups, size_t count,
-                         struct buf *out) {
-  for (size_t g = 0; g < count; g++) {
+enum rc unit_reports_encode(const struct unit_report *reports, const struct batch_group *groups, size_t count,
+                            struct buf *out, struct err *err) {
+  enum rc rc = RC_OK;
+  for (size_t g = 0; g < count && rc == RC_OK; g++) {
     const struct unit_report *r = &reports[g];
     if (r->state == UNIT_ABSENT) continue;
     struct batch_status status = {.batch_id = groups[g].id,
@@ -22,17 +31,14 @@ void unit_reports_encode(const struct unit_report *reports, const struct batch_g
                                   .refusal_count = r->refusal_count,
                                   .stats = r->stats};
     logprobs_digest(&status.logprobs_sha256, r->samples, r->sample_count);
-    batch_status_encode(&status, out);
-    buf_puts(out, "\n");
+    rc = report_encode(&status, out, err);
   }
+  return rc;
 }
 
-static enum rc line_decode(struct batch_status *status, const char *line, size_t len, struct arena *arena,
-                           struct err *err) {
-  struct json *root = NULL;
-  enum rc rc = json_parse(&root, line, len, LIMIT_BATCH_BODY_BYTES, err);
-  if (rc == RC_OK) rc = batch_status_decode(status, root, arena, err);
-  json_free(root);
+static enum rc report_decode(struct batch_status *status, const char *bytes, size_t len, struct arena *arena,
+                             struct err *err) {
+  const enum rc rc = batch_status_decode_tensors(status, bytes, len, arena, err);
   if (rc != RC_OK || status->state != JOB_DONE) return rc;
   struct digest digest;
   logprobs_digest(&digest, status->samples, status->sample_count);
@@ -42,13 +48,17 @@ static enum rc line_decode(struct batch_status *status, const char *line, size_t
 }
 
 enum rc unit_reports_decode(struct unit_report *reports, const struct batch_group *groups, size_t count,
-                            const char *text, size_t len, struct arena *arena, struct err *err) {
+                            const char *bytes, size_t len, struct arena *arena, struct err *err) {
   size_t g = 0;
-  for (const char *end = text + len; text < end;) {
+  while (len > 0) {
     struct batch_status status;
-    const char *stop = memchr(text, '\n', (size_t)(end - text));
-    if (!stop) return err_set(err, RC_INVALID, NULL, "a unit's report ends without an end of line");
-    const enum rc rc = line_decode(&status, text, (size_t)(stop - text), arena, err);
+    uint64_t length = 0;
+    if (len >= sizeof length) memcpy(&length, bytes, sizeof length);
+    if (len < sizeof length || length > len - sizeof length)
+      return err_set(err, RC_INVALID, NULL, "a unit's report ends early");
+    bytes += sizeof length;
+    len -= sizeof length;
+    const enum rc rc = report_decode(&status, bytes, length, arena, err);
     if (rc != RC_OK) return rc;
     while (g < count && strcmp(groups[g].id, status.batch_id) != 0) g++;
     if (g == count || (status.state == JOB_DONE && status.sample_count != groups[g].sample_count))
@@ -64,7 +74,8 @@ enum rc unit_reports_decode(struct unit_report *reports, const struct batch_grou
                                       .refusals = status.refusals,
                                       .refusal_count = status.refusal_count,
                                       .error = status.error};
-    text = stop + 1;
+    bytes += length;
+    len -= length;
   }
   return RC_OK;
 }

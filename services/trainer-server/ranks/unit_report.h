@@ -1,5 +1,6 @@
-/* The outcome of one gradient unit, and how the rank that computed it reports it to rank 0: one line of JSON a unit,
- * the wire's batch_status with the group for a batch, so that log-probabilities and sums arrive bit for bit. */
+/* The outcome of one gradient unit, and how the rank that computed it reports it to rank 0: its length in 64 bits,
+ * then the wire's batch_status as tensors with the group for a batch.  So log-probabilities arrive bit for bit, those
+ * too that are not finite, as JSON has none. */
 #ifndef LEASEHOLD_TRAINER_SERVER_RANKS_UNIT_REPORT_H
 #define LEASEHOLD_TRAINER_SERVER_RANKS_UNIT_REPORT_H
 
@@ -27,11 +28,11 @@ struct unit_report {
 };
 
 /* Appends the reports that are not ABSENT, in the order of the groups. */
-void unit_reports_encode(const struct unit_report *reports, const struct batch_group *groups, size_t count,
-                         struct buf *out);
-/* Fills the reports of the groups that `text` tells of; their memory is the arena's.  RC_INVALID when it is not
+enum rc unit_reports_encode(const struct unit_report *reports, const struct batch_group *groups, size_t count,
+                            struct buf *out, struct err *err);
+/* Fills the reports of the groups that `bytes` tell of; their memory is the arena's.  RC_INVALID when it is not
  * unit_reports_encode's output for these groups. */
 enum rc unit_reports_decode(struct unit_report *reports, const struct batch_group *groups, size_t count,
-                            const char *text, size_t len, struct arena *arena, struct err *err);
+                            const char *bytes, size_t len, struct arena *arena, struct err *err);
 
 #endif

@@ -26,8 +26,12 @@ static void report_make(struct unit_report *r, const struct batch_group *g, stru
   r->samples = arena_alloc(arena, g->sample_count, sizeof *r->samples);
   for (size_t s = 0; s < g->sample_count; s++) {
     float *values = arena_alloc(arena, s + 1, sizeof *values);
+    float *entropies = arena_alloc(arena, s + 1, sizeof *entropies);
     for (size_t i = 0; i <= s; i++) values[i] = -1.0f / (float)(3 * s + i + 1);
-    r->samples[s] = (struct sample_logprobs){.id = g->samples[s].id, .logprobs = {values, s + 1}};
+    for (size_t i = 0; i <= s; i++) entropies[i] = 1.0f / (float)(5 * s + i + 1);
+    values[0] = s == 1 ? -INFINITY : s == 2 ? NAN : values[0]; /* a token that the run's own cut leaves out */
+    r->samples[s] = (struct sample_logprobs){
+        .id = g->samples[s].id, .logprobs = {values, s + 1}, .entropies = {entropies, s + 1}};
   }
   r->refusals = arena_alloc(arena, 1, sizeof *r->refusals);
   r->refusal_count = 1;
@@ -50,6 +54,9 @@ static void assert_same(const struct unit_report *x, const struct unit_report *y
     assert_int_equal(x->samples[s].logprobs.count, y->samples[s].logprobs.count);
     assert_memory_equal(x->samples[s].logprobs.items, y->samples[s].logprobs.items,
                         x->samples[s].logprobs.count * sizeof(float));
+    assert_int_equal(x->samples[s].entropies.count, y->samples[s].entropies.count);
+    assert_memory_equal(x->samples[s].entropies.items, y->samples[s].entropies.items,
+                        x->samples[s].entropies.count * sizeof(float));
   }
 }
 
@@ -65,7 +72,7 @@ static void test_reports_arrive_as_they_left(void **state) {
   report_make(&sent[1], &groups[1], &arena);
   sent[3].state = UNIT_FAILED;
   err_set(&sent[3].error, RC_NO_MEMORY, "samples", "no room for \"this\"\nunit");
-  unit_reports_encode(sent, groups, GROUPS, &text);
+  assert_rc(RC_OK, unit_reports_encode(sent, groups, GROUPS, &text, &err), err);
   assert_rc(RC_OK, unit_reports_decode(got, groups, GROUPS, text.data, text.len, &arena, &err), err);
   assert_int_equal(got[0].state, UNIT_ABSENT);
   assert_int_equal(got[2].state, UNIT_ABSENT);
@@ -92,16 +99,18 @@ static void test_what_no_rank_sent_is_refused(void **state) {
   struct batch_group groups[GROUPS];
   struct unit_report sent[GROUPS] = {{0}};
   struct buf text = BUF_INIT;
+  struct err err = {0};
   groups_make(&arena, groups, GROUPS, 1);
   report_make(&sent[2], &groups[2], &arena);
-  unit_reports_encode(sent, groups, GROUPS, &text);
-  refuse(groups, text.data, text.len - 1, "end of line");
+  assert_rc(RC_OK, unit_reports_encode(sent, groups, GROUPS, &text, &err), err);
+  refuse(groups, text.data, text.len - 1, "ends early");
+  refuse(groups, text.data, 7, "ends early");
   groups[2].id = "r1.0.9";
   refuse(groups, text.data, text.len, "this batch has no such unit");
   groups[2].id = "r1.0.2";
-  char *figure = strstr(text.data, "\"logprobs\":[-0.");
-  assert_non_null(figure);
-  figure[strlen("\"logprobs\":[-0.")] ^= 1; /* another figure */
+  size_t trained = 0;
+  for (size_t s = 0; s < sent[2].sample_count; s++) trained += sent[2].samples[s].logprobs.count;
+  text.data[text.len - (2 * trained) * sizeof(float)] ^= 1; /* another first log-probability; entropies come last */
   refuse(groups, text.data, text.len, "not those that were computed");
   buf_free(&text);
   arena_free(&arena);
