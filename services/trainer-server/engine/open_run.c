@@ -48,8 +48,8 @@ enum rc open_run_job(struct engine *e, struct job *job, struct err *err) {
   if (rc != RC_OK) return rc;
   version_checkpoint_end(e);
   board_run_end(e->board);
-  if (e->round.changed && e->run.training.update == UPDATE_MINIBATCH)
-    start_weights_back(e); /* "current" is the version, not what some inner steps made of it */
+  if (e->round.changed) /* by inner steps, or by a step that is not durable: "current" is the version */
+    start_weights_back(e);
   learning_forget(e);
   e->run.unit = unit;
   e->run.seed = in->seed;

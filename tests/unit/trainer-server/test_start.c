@@ -113,6 +113,28 @@ static void a_start_that_fails_half_way_leaves_the_weights_that_were_current(voi
   assert_same(&got, &last);
 }
 
+/* Its checkpoint cannot be written, as on a full disk, and no other run may begin with what is no version. */
+static void a_step_that_is_not_durable_is_not_what_a_run_begins_with(void **state) {
+  struct rig *g = *state;
+  struct arena answers = ARENA_INIT;
+  struct batch_status batch;
+  struct step_status step;
+  char folder[PATH + 64], away[PATH + 64];
+  const struct digest version_0 = begin(g, "r1", model);
+  snprintf(folder, sizeof folder, "%s/r1", g->state_dir);
+  snprintf(away, sizeof away, "%s/away", g->dir);
+  assert_int_equal(rename(folder, away), 0);
+  write_text(g->state_dir, "r1", "no folder");
+  rig_batch(g, "r1", "r1.0.b0", 0, groups[0], GROUPS, &batch, &answers);
+  assert_int_equal(batch.state, JOB_DONE);
+  const struct submit_step m = step_request("r1", "r1.0", 0, groups[0], GROUPS, &answers);
+  rig_step(g, &m, &step, &answers);
+  assert_int_equal(step.state, JOB_FAILED);
+  const struct digest got = begin(g, "r2", current);
+  assert_same(&got, &version_0);
+  arena_free(&answers);
+}
+
 static void an_evaluation_leaves_no_trace(void **state) {
   struct rig *g = *state;
   struct err err = {0};
@@ -209,6 +231,7 @@ int main(void) {
       CASE(a_run_begins_with_the_checkpoint_that_it_names),
       CASE(a_checkpoint_that_is_not_kept_is_refused_and_nothing_changes),
       CASE(a_start_that_fails_half_way_leaves_the_weights_that_were_current),
+      CASE(a_step_that_is_not_durable_is_not_what_a_run_begins_with),
       CASE(an_evaluation_leaves_no_trace),
       CASE(a_restart_in_mid_run_keeps_the_run_and_its_start),
       CASE(a_run_that_could_not_be_opened_is_refused_beforehand),
