@@ -33,7 +33,7 @@
 #define PROGRAM_SUMMARY "Learns: log-probabilities, gradients, AdamW steps, checkpoints, published weights."
 #endif
 
-enum { DRAIN_MS = 2000, TICK_MS = 100, LED_TICK_MS = 5, START_MS = 60000 };
+enum { DRAIN_MS = 2000, TICK_MS = 100, LED_TICK_MS = 5, START_MS = 60000, STATE_WAIT_MS = 10000 };
 
 struct settings {
   struct program_settings program;
@@ -100,6 +100,7 @@ static enum rc serve(struct settings *s, struct err *err) {
   if (rc != RC_OK) goto out;
   log_info("listening on %s:%d", s->program.bind, http_server_port(server));
   s->trainer.coordinator_url = s->coordinator;
+  s->trainer.state_wait_ms = STATE_WAIT_MS;
   rc = fabric_open(&fabric, s->fabric, true, device->cuda ? device->index : -1, err);
   if (rc == RC_OK) warn_of_plain_networks(s, fabric);
   if (rc == RC_OK) rc = trainer_create(&trainer, &s->trainer, err);
@@ -244,7 +245,8 @@ int main(int argc, char **argv) {
        "name of a fast network that this process shares with generation-servers: weights then go by broadcast"},
       {"model", OPTION_STRING, &s.trainer.model_dir, "", 0, 0,
        "Hugging Face folder: config.json, tokenizer.json, weights in one safetensors file or in shards"},
-      {"state-dir", OPTION_STRING, &s.trainer.state_dir, "trainer-state", 0, 0, "folder for checkpoints"},
+      {"state-dir", OPTION_STRING, &s.trainer.state_dir, "trainer-state", 0, 0,
+       "folder for checkpoints, which no other trainer may use"},
       {"go-back", OPTION_STRING, &s.go_back, "", 0, 0,
        "have the next start begin from this kept checkpoint, as r1/v20, and end: for a coordinator that was restored "
        "from a backup"},

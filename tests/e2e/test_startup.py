@@ -208,6 +208,24 @@ def test_a_trainer_that_loads_becomes_ready_and_its_port_file_says_when(tmp_path
         trainer.stops()
 
 
+def test_a_folder_of_checkpoints_has_one_trainer_and_the_next_waits_a_little_for_it(tmp_path):
+    """As a supervisor starts it whose old process still ends; over a link, as another container comes by another path."""
+    (tmp_path / "alias").symlink_to("state")
+    flags = ["--model", DATA / "model", "--random-init", 1, "--threads", 1, "--state-dir"]
+    with Folder(tmp_path) as folder:
+        holder = folder.start("holder", "trainer-server", *flags, tmp_path / "state")
+        with Starting(tmp_path, "trainer-server", *flags, tmp_path / "alias") as refused:
+            refused.is_heard()
+            assert refused.process.wait(60) == 1
+            another = f"another trainer (process {holder.process.pid}) keeps its checkpoints in {tmp_path}/alias: stop it, or give --state-dir another folder"
+            assert another in refused.log.read_text()
+        with Starting(tmp_path, "trainer-server", *flags, tmp_path / "alias") as successor:
+            successor.until("it waits", lambda: f"waiting for the trainer (process {holder.process.pid})" in successor.log.read_text())
+            holder.kill()
+            successor.becomes_ready()
+            successor.stops()
+
+
 def test_workers_that_start_before_their_coordinator_wait_without_a_warning(tmp_path):
     port = free_port()
     with Folder(tmp_path) as folder:

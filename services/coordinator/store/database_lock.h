@@ -1,8 +1,7 @@
 /* One coordinator per database: two would both believe that their epoch is the newest.
  *
- * The lock is on the database file itself, so a symbolic link, a hard link, a bind mount or another spelling of the
- * path leads to the same lock.  It belongs to the open file description and covers a byte that SQLite does not lock:
- * it does not get in the way of SQLite's own locks (which belong to the process), on NFS either, where flock would.
+ * The lock (common/base/file_lock.h) is on the database file itself, and covers a byte that SQLite does not lock: it
+ * does not get in the way of SQLite's own locks (which belong to the process), on NFS either, where flock would.
  *
  * Closing any descriptor of a file drops the process's own locks on it, SQLite's among them.  So take the lock
  * before SQLite opens the database, and release it after SQLite has closed it.  Called by core.c, before and after

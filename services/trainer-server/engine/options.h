@@ -8,6 +8,7 @@
 
 struct trainer_options {
   const char *model_dir, *state_dir;
+  int64_t state_wait_ms; /* how long for another trainer to leave state_dir */
   const char *coordinator_url; /* NULL or "": none; messages are taken from anybody */
   struct device device;
   int64_t threads, chunk_tokens, context_max, keep_checkpoints, memory_max;

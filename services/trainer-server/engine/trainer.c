@@ -22,6 +22,7 @@
 #include "services/trainer-server/engine/start_weights.h"
 #include "services/trainer-server/engine/step.h"
 #include "services/trainer-server/engine/version.h"
+#include "services/trainer-server/publish/state_lock.h"
 #include "services/trainer-server/ranks/devices.h"
 
 enum { QUEUE_JOBS = 1024, POLL_MS = 200 };
@@ -34,6 +35,7 @@ struct trainer {
   struct queue *queue;
   pthread_t thread;
   bool thread_runs;
+  int state_lock;    /* of rank 0; -1: none */
   atomic_bool led;   /* see trainer_led */
   atomic_bool ended; /* the engine's thread is through, and why it ended is final */
 };
@@ -264,6 +266,7 @@ static enum rc trainer_make(struct trainer **out, const struct trainer_options *
   struct trainer *t = calloc(1, sizeof *t);
   if (!t) return err_set(err, RC_NO_MEMORY, NULL, "the trainer's state was refused memory");
   struct engine *e = &t->engine;
+  t->state_lock = -1;
   e->options = *options;
   e->board = &t->board;
   ranks_init(&e->ranks, &options->ranks);
@@ -305,6 +308,7 @@ enum rc trainer_create(struct trainer **out, const struct trainer_options *optio
   struct engine *e = &t->engine;
   const bool first = e->ranks.comm->rank == 0;
   rc = first ? file_make_dirs(options->state_dir, err) : RC_OK;
+  if (rc == RC_OK && first) rc = state_lock_take(&t->state_lock, options->state_dir, options->state_wait_ms, err);
   if (rc == RC_OK) rc = model_make(t, err);
   if (rc == RC_OK) rc = ranks_join(e, err);
   if (rc == RC_OK) rc = learning_make(e, err);
@@ -354,5 +358,6 @@ void trainer_destroy(struct trainer *t) {
   model_free(e->model);
   ops_free(e->ops);
   pool_destroy(t->pool);
+  state_lock_release(t->state_lock);
   free(t);
 }

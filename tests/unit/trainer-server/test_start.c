@@ -135,6 +135,24 @@ static void a_step_that_is_not_durable_is_not_what_a_run_begins_with(void **stat
   arena_free(&answers);
 }
 
+/* The checkpoints of two would replace each other. */
+static void a_folder_of_checkpoints_has_one_trainer(void **state) {
+  struct rig *g = *state;
+  struct trainer *second = NULL;
+  struct err err = {0};
+  begin(g, "r1", model);
+  const struct digest made = rig_round(g, "r1", 0, groups[0], GROUPS);
+  assert_rc(RC_CONFLICT, trainer_create(&second, &g->options, &err), err);
+  assert_string_equal(err.field, "state-dir");
+  assert_non_null(strstr(err.message, "another trainer"));
+  assert_non_null(strstr(err.message, "stop it, or give --state-dir another folder"));
+  rig_round(g, "r1", 1, groups[1], GROUPS); /* the first one goes on */
+  rig_stop(g);
+  rig_start(g);
+  const struct digest got = begin(g, "r2", checkpoint_of("r1", 1));
+  assert_same(&got, &made);
+}
+
 static void an_evaluation_leaves_no_trace(void **state) {
   struct rig *g = *state;
   struct err err = {0};
@@ -232,6 +250,7 @@ int main(void) {
       CASE(a_checkpoint_that_is_not_kept_is_refused_and_nothing_changes),
       CASE(a_start_that_fails_half_way_leaves_the_weights_that_were_current),
       CASE(a_step_that_is_not_durable_is_not_what_a_run_begins_with),
+      CASE(a_folder_of_checkpoints_has_one_trainer),
       CASE(an_evaluation_leaves_no_trace),
       CASE(a_restart_in_mid_run_keeps_the_run_and_its_start),
       CASE(a_run_that_could_not_be_opened_is_refused_beforehand),
