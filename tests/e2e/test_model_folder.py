@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from harness import BIN, DATA, Cluster, call
+from harness import BIN, DATA, Cluster, call, grpo_config
 
 BYTES = {"BF16": 2, "F16": 2, "F32": 4}
 
@@ -132,3 +132,37 @@ def test_a_folder_that_cannot_be_loaded_is_refused_by_name(alone, base, program,
     assert f"lacks tensor {name}" in refusal(program, folder, tmp_path / "state")
     write_shards(folder, {**tensors, name: ("I8", tensors[name][1], tensors[name][2][::2])}, 2, ["BF16"])
     assert f"tensor {name}: expected BF16, F16 or F32, got I8" in refusal(program, folder, tmp_path / "state")
+
+
+# ---- the template for tools ----
+
+ASK = {
+    "messages": [{"role": "user", "content": "hi"}],
+    "tools": [{"type": "function", "function": {"name": "f", "description": "x", "parameters": {"type": "object", "properties": {}}}}],
+    "add_generation_prompt": False,
+}
+
+
+def rendered(server):
+    tokens = call("POST", server.url + "/tokenize", ASK)["tokens"]
+    return call("POST", server.url + "/detokenize", {"tokens": tokens})["prompt"]
+
+
+@pytest.mark.parametrize("folder", ["additional_chat_templates", "chat_templates"])
+def test_a_template_for_tools_goes_wherever_the_model_goes(tmp_path, folder):
+    """As transformers writes it, into a folder of its own: to a server that pulls, into the checkpoints, and to a server that loads one."""
+    model = tmp_path / "model"
+    shutil.copytree(DATA / "model", model)
+    (model / folder).mkdir()
+    (model / folder / "tool_use.jinja").write_text("tools: {{ messages[0].content }}")
+    (model / "chat_template.jinja").write_text("plain: {{ messages[0].content }}")
+    with Cluster(tmp_path, model=model, trainer=["--random-init", 1]) as cluster:
+        assert "tool_use.jinja" in call("GET", cluster.trainer.url + "/v1/model")["files"]
+        server = cluster.add_server("gen", "--slots", 1)
+        run = cluster.create_run(grpo_config(1))
+        cluster.wait(run)
+        assert rendered(server) == "tools: hi"
+        checkpoint = cluster.folder / "state" / run / "v1"
+        assert (checkpoint / folder / "tool_use.jinja").read_text() == "tools: {{ messages[0].content }}"
+        again = cluster.start("again", "generation-server", ["--model", checkpoint, "--threads", 1, "--slots", 1, "--context-max", 64])
+        assert rendered(again) == "tools: hi"

@@ -132,7 +132,7 @@ static enum rc parse_files(struct chat *c, const struct chat_files *files, struc
   if (rc == RC_OK && files->jinja.len) {
     rc = parse_source(&c->template, files->jinja.data, files->jinja.len, "chat_template.jinja", err);
     if (rc == RC_OK && files->tool_use.len)
-      rc = parse_source(&c->tool_use, files->tool_use.data, files->tool_use.len, "chat_templates/tool_use.jinja", err);
+      rc = parse_source(&c->tool_use, files->tool_use.data, files->tool_use.len, "tool_use.jinja", err);
   } else if (rc == RC_OK) {
     rc = parse_configured(c, json_get(config, "chat_template"), err);
   }
@@ -170,7 +170,9 @@ enum rc chat_load(struct chat **out, const char *dir, const struct tokenizer *t,
   struct chat_files files = {0};
   *out = NULL;
   enum rc rc = read_optional(&files.jinja, dir, "chat_template.jinja", err);
-  if (rc == RC_OK) rc = read_optional(&files.tool_use, dir, "chat_templates/tool_use.jinja", err);
+  if (rc == RC_OK) rc = read_optional(&files.tool_use, dir, "additional_chat_templates/tool_use.jinja", err);
+  if (rc == RC_OK && files.tool_use.len == 0)
+    rc = read_optional(&files.tool_use, dir, "chat_templates/tool_use.jinja", err);
   if (rc == RC_OK) rc = read_optional(&files.tokenizer_config, dir, "tokenizer_config.json", err);
   if (rc == RC_OK) rc = chat_parse(out, &files, t, err);
   buf_free(&files.jinja);

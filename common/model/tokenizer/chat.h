@@ -1,8 +1,9 @@
 /* Chat messages to token ids, by the model's own chat template.
  *
- * chat_load reads the template that lies with a model: chat_template.jinja (and chat_templates/NAME.jinja), else
- * tokenizer_config.json's chat_template, a string or a list of named ones; the template named "tool_use" serves
- * requests with tools.  A folder without a template gets ChatML.  common/template renders it.
+ * chat_load reads the template that lies with a model: chat_template.jinja (and
+ * additional_chat_templates/NAME.jinja, formerly chat_templates/NAME.jinja), else tokenizer_config.json's
+ * chat_template, a string or a list of named ones; the template named "tool_use" serves requests with tools.  A folder
+ * without a template gets ChatML.  common/template renders it.
  *
  * Every byte of the rendered text knows whether the template wrote it or the conversation: a special token's text in a
  * message is encoded as text, so no message can end its turn and forge another one.  Special tokens that the template
@@ -29,7 +30,7 @@ enum rc chat_load(struct chat **out, const char *dir, const struct tokenizer *t,
 /* The same from the files' bytes, for a service that fetched them; each may be empty. */
 struct chat_files {
   struct buf jinja;            /* chat_template.jinja */
-  struct buf tool_use;         /* chat_templates/tool_use.jinja */
+  struct buf tool_use;         /* additional_chat_templates/tool_use.jinja */
   struct buf tokenizer_config; /* tokenizer_config.json */
 };
 enum rc chat_parse(struct chat **out, const struct chat_files *files, const struct tokenizer *t, struct err *err);

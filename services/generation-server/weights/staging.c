@@ -372,12 +372,14 @@ static enum rc fetch_model(struct staging *s, const struct trainer_client *clien
   if (rc == RC_OK) rc = fetch_file(client, "generation_config.json", false, &generation, err);
   if (rc == RC_OK) rc = fetch_file(client, "tokenizer.json", false, &tokens, err);
   if (rc == RC_OK) rc = fetch_file(client, "chat_template.jinja", false, &chat.jinja, err);
+  if (rc == RC_OK) rc = fetch_file(client, "tool_use.jinja", false, &chat.tool_use, err);
   if (rc == RC_OK) rc = fetch_file(client, "tokenizer_config.json", false, &chat.tokenizer_config, err);
   if (rc == RC_OK) rc = model_files_parse(&files, &config_json, &generation, &tokens, &chat, err);
   buf_free(&config_json);
   buf_free(&generation);
   buf_free(&tokens);
   buf_free(&chat.jinja);
+  buf_free(&chat.tool_use);
   buf_free(&chat.tokenizer_config);
   return rc == RC_OK ? open_model(s, &files, err) : rc;
 }

@@ -13,13 +13,17 @@ enum { FILE_DEADLINE_MS = 30000, PULL_DEADLINE_MS = 600000 };
 
 static const char weights_file[] = "model.safetensors";
 
-/* Files beside the weights; all but the first may be missing. */
-static const char *const model_files[] = {"config.json",
-                                          "tokenizer.json",
-                                          "tokenizer_config.json",
-                                          "generation_config.json",
-                                          "special_tokens_map.json",
-                                          "chat_template.jinja"};
+/* The small files, as the trainer names them, and the folder where transformers looks for a template of requests with
+ * tools; all but the first may be missing. */
+static const struct {
+  const char *name, *folder; /* NULL: beside the weights */
+} model_files[] = {{"config.json", NULL},
+                   {"tokenizer.json", NULL},
+                   {"tokenizer_config.json", NULL},
+                   {"generation_config.json", NULL},
+                   {"special_tokens_map.json", NULL},
+                   {"chat_template.jinja", NULL},
+                   {"tool_use.jinja", "additional_chat_templates"}};
 
 /* The digest of a weights file: over its tensors in the order of its header, which is the parameter table's. */
 static enum rc check_digest(const struct st_file *file, const struct version_source *from, struct err *err) {
@@ -65,11 +69,14 @@ static enum rc pull_files(const char *folder, const struct version_source *from,
   enum rc rc = RC_OK;
   for (size_t i = 0; rc == RC_OK && i < sizeof model_files / sizeof model_files[0]; i++) {
     struct buf bytes = BUF_INIT;
-    rc = trainer_model_file(&from->trainer, model_files[i], &bytes, FILE_DEADLINE_MS, err);
-    if (rc == RC_OK)
-      rc = write_into(folder, model_files[i], &bytes, err);
-    else if (rc == RC_NOT_FOUND && i > 0)
-      rc = RC_OK;
+    const char *name = model_files[i].name, *inner = model_files[i].folder;
+    char place[LIMIT_PATH_MAX];
+    rc = trainer_model_file(&from->trainer, name, &bytes, FILE_DEADLINE_MS, err);
+    const bool missing = rc == RC_NOT_FOUND && i > 0;
+    if (rc == RC_OK) rc = path_format(place, err, "%s%s%s", folder, inner ? "/" : "", inner ? inner : "");
+    if (rc == RC_OK && inner) rc = file_make_dirs(place, err);
+    if (rc == RC_OK) rc = write_into(place, name, &bytes, err);
+    if (missing) rc = RC_OK;
     buf_free(&bytes);
   }
   return rc;

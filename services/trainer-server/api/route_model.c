@@ -85,14 +85,10 @@ void handle_get_model_file(struct http_request *r, void *context) {
   char path[LIMIT_PATH_MAX];
   const char *name = http_param(r, "name");
   struct err err;
-  if (!model_file_carried(name)) {
-    err_set(&err, RC_NOT_FOUND, "name", "no model file '%.80s' is served", name);
-    http_fail(r, &err);
-  } else if (path_format(path, &err, "%s/%s", trainer_model_dir(context), name) != RC_OK) {
-    http_fail(r, &err);
-  } else {
+  if (model_file_path(path, trainer_model_dir(context), name, &err) == RC_OK)
     http_reply_file(r, type_of(name), path);
-  }
+  else
+    http_fail(r, &err);
 }
 
 /* Weights are loaded before any handler is called; but while a run is replayed they are older than what it has

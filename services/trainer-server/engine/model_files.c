@@ -21,6 +21,8 @@ static const char *const carried_names[] = {
 static const char *const carried_prefixes[] = {"tokenizer", "chat_template"};
 /* Of files that may begin like this and are no data of the model's. */
 static const char *const strange_suffixes[] = {".py", ".safetensors", ".bin", ".pt", ".tmp", ".lock"};
+/* Where transformers keeps the templates beside the model's own, each NAME.jinja: since version 5, and before. */
+static const char *const template_folders[] = {"additional_chat_templates", "chat_templates"};
 /* What config.json calls its weights' type: transformers' present and former name of it. */
 static const char *const dtype_keys[] = {"dtype", "torch_dtype"};
 
@@ -42,6 +44,12 @@ bool model_file_carried(const char *name) {
   return false;
 }
 
+/* The name of a template beside the model's own; one that could be a file beside the weights is none. */
+static bool is_template_name(const char *name) {
+  return name[0] != '.' && !strchr(name, '/') && strlen(name) < MODEL_FILE_NAME_MAX && ends_with(name, ".jinja") &&
+         !model_file_carried(name);
+}
+
 static int compare_names(const void *a, const void *b) { return strcmp(a, b); }
 
 /* A folder of that name is none of them: config.json may be one in another program's cache. */
@@ -53,20 +61,52 @@ static bool is_file(const char *dir, const char *name) {
   return !folder;
 }
 
+/* The folder that holds the template of that name; NULL: none does. */
+static const char *template_folder(const char *dir, const char *name) {
+  char path[LIMIT_PATH_MAX];
+  for (size_t i = 0; i < COUNT(template_folders); i++)
+    if (path_format(path, NULL, "%s/%s", template_folders[i], name) == RC_OK && is_file(dir, path))
+      return template_folders[i];
+  return NULL;
+}
+
+enum rc model_file_path(char *path, const char *dir, const char *name, struct err *err) {
+  if (model_file_carried(name)) return path_format(path, err, "%s/%s", dir, name);
+  const char *folder = is_template_name(name) ? template_folder(dir, name) : NULL;
+  if (folder) return path_format(path, err, "%s/%s/%s", dir, folder, name);
+  return err_set(err, RC_NOT_FOUND, "name", "no model file '%.80s' is served", name);
+}
+
+/* Adds the files of an open folder that go with the weights; a template in both folders is the first one's. */
+static enum rc list_folder(struct model_file_names *out, DIR *folder, const char *dir, bool of_templates,
+                           struct err *err) {
+  for (struct dirent *e; (e = readdir(folder));) {
+    const char *name = e->d_name;
+    bool wanted = of_templates ? is_template_name(name) && template_folder(dir, name)
+                               : model_file_carried(name) && is_file(dir, name);
+    for (size_t i = 0; wanted && i < out->count; i++) wanted = strcmp(out->names[i], name) != 0;
+    if (!wanted) continue;
+    if (out->count == MODEL_FILES_MAX)
+      return err_set(err, RC_TOO_LARGE, NULL, "%s: expected at most %d files beside the weights, got more", dir,
+                     MODEL_FILES_MAX);
+    strcpy(out->names[out->count++], name);
+  }
+  return RC_OK;
+}
+
 enum rc model_files_list(struct model_file_names *out, const char *dir, struct err *err) {
   out->count = 0;
   DIR *folder = opendir(dir);
   if (!folder) return err_set_errno(err, RC_IO, "listing %s", dir);
-  enum rc rc = RC_OK;
-  for (struct dirent *e; rc == RC_OK && (e = readdir(folder));) {
-    if (!model_file_carried(e->d_name) || !is_file(dir, e->d_name)) continue;
-    if (out->count == MODEL_FILES_MAX)
-      rc = err_set(err, RC_TOO_LARGE, NULL, "%s: expected at most %d files beside the weights, got more", dir,
-                   MODEL_FILES_MAX);
-    else
-      strcpy(out->names[out->count++], e->d_name);
-  }
+  enum rc rc = list_folder(out, folder, dir, false, err);
   closedir(folder);
+  for (size_t i = 0; rc == RC_OK && i < COUNT(template_folders); i++) {
+    char path[LIMIT_PATH_MAX];
+    folder = path_format(path, NULL, "%s/%s", dir, template_folders[i]) == RC_OK ? opendir(path) : NULL;
+    if (!folder) continue;
+    rc = list_folder(out, folder, dir, true, err);
+    closedir(folder);
+  }
   qsort(out->names, out->count, sizeof out->names[0], compare_names);
   return rc;
 }
@@ -110,14 +150,19 @@ out:
   return rc;
 }
 
+/* A template stays in its folder, which is made durable here: file_sync_folder goes into none. */
 static enum rc copy(const char *from_dir, const char *to_dir, const char *name, struct err *err) {
-  char from[LIMIT_PATH_MAX], to[LIMIT_PATH_MAX];
+  char from[LIMIT_PATH_MAX], to[LIMIT_PATH_MAX], place[LIMIT_PATH_MAX];
   struct buf bytes = BUF_INIT;
-  enum rc rc = path_format(from, err, "%s/%s", from_dir, name);
-  if (rc == RC_OK) rc = path_format(to, err, "%s/%s", to_dir, name);
+  const char *folder = is_template_name(name) ? template_folder(from_dir, name) : NULL;
+  enum rc rc = model_file_path(from, from_dir, name, err);
+  if (rc == RC_OK) rc = path_format(place, err, "%s%s%s", to_dir, folder ? "/" : "", folder ? folder : "");
+  if (rc == RC_OK) rc = path_format(to, err, "%s/%s", place, name);
+  if (rc == RC_OK && folder) rc = file_make_dirs(place, err);
   if (rc == RC_OK) rc = file_read(&bytes, from, FILE_BYTES_MAX, err);
   if (rc == RC_OK && strcmp(name, "config.json") == 0) rc = name_dtype(&bytes, err);
   if (rc == RC_OK) rc = file_write(to, bytes.data, bytes.len, err);
+  if (rc == RC_OK && folder) rc = file_sync_folder(place, err);
   buf_free(&bytes);
   return rc;
 }

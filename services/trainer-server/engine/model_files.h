@@ -2,7 +2,9 @@
  * checkpoint, so that transformers and other engines load it as they load the model's folder, and the trainer serves
  * them.
  *
- * A file belongs to them by its name alone; weights, programs and other people's notes never do.  Any thread. */
+ * A file belongs to them by its name alone; weights, programs and other people's notes never do.  Chat templates
+ * beside the model's own lie in a folder of theirs, as additional_chat_templates/tool_use.jinja, and go by the name in
+ * it.  Any thread. */
 #ifndef LEASEHOLD_TRAINER_SERVER_ENGINE_MODEL_FILES_H
 #define LEASEHOLD_TRAINER_SERVER_ENGINE_MODEL_FILES_H
 
@@ -18,8 +20,11 @@ struct model_file_names {
   size_t count;
 };
 
-/* Does a file of that name go with the weights?  Pure; false for anything but a plain name. */
+/* Does a file of that name, beside the weights, go with them?  Pure; false for anything but a plain name. */
 bool model_file_carried(const char *name);
+/* Where a file of that name lies into path[LIMIT_PATH_MAX], a template's folder included; RC_NOT_FOUND for a name that
+ * does not go with the weights. */
+enum rc model_file_path(char *path, const char *dir, const char *name, struct err *err);
 /* Those that the folder holds. */
 enum rc model_files_list(struct model_file_names *out, const char *dir, struct err *err);
 /* Copies them from the model's folder into a checkpoint's, as they are; but config.json says of which dtype its weights

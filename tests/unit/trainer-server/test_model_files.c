@@ -36,6 +36,42 @@ static void assert_file(const char *name, const char *text) {
   buf_free(&bytes);
 }
 
+static void write_template(const char *folder, const char *name, const char *text) {
+  char path[LIMIT_PATH_MAX];
+  struct err err = {0};
+  assert_rc(RC_OK, path_format(path, &err, "%s/%s", model_dir, folder), err);
+  assert_rc(RC_OK, file_make_dirs(path, &err), err);
+  write_text(path, name, text);
+}
+
+/* By its name in the folder, and never by a path. */
+static void a_template_beside_the_models_own_is_found(void **state) {
+  (void)state;
+  static const char *const none[] = {"rag.jinja",        "notes.txt",
+                                     ".jinja",           "../additional_chat_templates/tool_use.jinja",
+                                     "folder.jinja",     "additional_chat_templates/tool_use.jinja",
+                                     "./tool_use.jinja", ""};
+  struct model_file_names files;
+  struct err err = {0};
+  char path[LIMIT_PATH_MAX], expected[LIMIT_PATH_MAX];
+  write_template("chat_templates", "tool_use.jinja", "older");
+  assert_rc(RC_OK, model_file_path(path, model_dir, "tool_use.jinja", &err), err);
+  assert_rc(RC_OK, path_format(expected, &err, "%s/chat_templates/tool_use.jinja", model_dir), err);
+  assert_string_equal(path, expected);
+  write_template("additional_chat_templates", "tool_use.jinja", "tools");
+  write_template("additional_chat_templates", "notes.txt", "not the model's");
+  write_template("additional_chat_templates/folder.jinja", "x", "");
+  assert_rc(RC_OK, model_file_path(path, model_dir, "tool_use.jinja", &err), err);
+  assert_rc(RC_OK, path_format(expected, &err, "%s/additional_chat_templates/tool_use.jinja", model_dir), err);
+  assert_string_equal(path, expected);
+  for (size_t i = 0; i < sizeof none / sizeof none[0]; i++)
+    assert_rc(RC_NOT_FOUND, model_file_path(path, model_dir, none[i], &err), err);
+  assert_rc(RC_OK, model_files_list(&files, model_dir, &err), err);
+  assert_int_equal(files.count, 3);
+  assert_string_equal(files.names[1], "tokenizer.json");
+  assert_string_equal(files.names[2], "tool_use.jinja");
+}
+
 static void a_checkpoint_carries_them(void **state) {
   (void)state;
   char path[LIMIT_PATH_MAX];
@@ -46,7 +82,14 @@ static void a_checkpoint_carries_them(void **state) {
   write_text(model_dir, "notes.txt", "not the model's");
   assert_rc(RC_OK, path_format(path, &err, "%s/tokenizer-folder", model_dir), err);
   assert_rc(RC_OK, file_make_dirs(path, &err), err);
+  write_template("additional_chat_templates", "tool_use.jinja", "tools");
+  write_template("additional_chat_templates", "notes.txt", "not the model's");
+  write_template("chat_templates", "tool_use.jinja", "older");
+  write_template("chat_templates", "rag.jinja", "documents");
   write_version(1);
+  assert_file("r7/v1/additional_chat_templates/tool_use.jinja", "tools");
+  assert_file("r7/v1/chat_templates/rag.jinja", "documents");
+  assert_false(exists("r7/v1/additional_chat_templates/notes.txt") || exists("r7/v1/chat_templates/tool_use.jinja"));
   assert_file("r7/v1/chat_template.jinja", "{{ messages }}");
   assert_file("r7/v1/tokenizer_config.json", "{\"chat_template\":\"x\"}");
   assert_file("r7/v1/special_tokens_map.json", "{}");
@@ -101,6 +144,7 @@ static void too_many_files_are_refused(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(names_decide),
+      cmocka_unit_test_setup_teardown(a_template_beside_the_models_own_is_found, set_up, tear_down),
       cmocka_unit_test_setup_teardown(a_checkpoint_carries_them, set_up, tear_down),
       cmocka_unit_test_setup_teardown(a_configuration_names_the_dtype_of_the_checkpoint, set_up, tear_down),
       cmocka_unit_test_setup_teardown(too_many_files_are_refused, set_up, tear_down),
