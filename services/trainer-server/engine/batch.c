@@ -131,12 +131,14 @@ static enum rc check_unit(struct units_job *j, size_t g, struct lane *lane, stru
       .current = e->round.inner_steps > 0 ? e->learning.behaviour : e->learning.weights,
       .reference = ahead ? e->learning.reference : NULL};
   const struct unit_key key = {in->check.seed, in->check.round, group->ordinal};
+  struct batch_group needed = *group;
+  if (!ahead) needed.has_reference = false; /* the KL term is the gradient's */
   struct unit unit;
   struct unit_draws draws;
   struct unit_result result;
   bool poisoned = false;
   pthread_mutex_lock(&j->mutex);
-  enum rc rc = unit_prepare(&unit, e->model, &policies, group, j->arena, err);
+  enum rc rc = unit_prepare(&unit, e->model, &policies, &needed, j->arena, err);
   if (rc == RC_OK) rc = unit_draws_prepare(&draws, &unit, &key, j->arena, err);
   pthread_mutex_unlock(&j->mutex);
   if (rc != RC_OK) return rc;

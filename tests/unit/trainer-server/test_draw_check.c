@@ -122,12 +122,48 @@ static void other_advantages_than_those_that_went_ahead_are_refused(void **state
   assert_non_null(strstr(batch.error.message, "was taken ahead of its batch with other samples or advantages"));
 }
 
+/* A check needs log-probabilities and draws alone, so what came for the KL term is left aside. */
+static void a_group_may_bring_its_reference(void **state) {
+  struct rig *g = *state;
+  struct open_run run = run_request("r2");
+  struct open_run_answer answer;
+  struct batch_status without, with;
+  struct err err = {0};
+  run.start.from = START_MODEL;
+  run.training.kl_coefficient = 0.5;
+  rig_open(g, &run, &answer);
+  struct submit_batch m = {.batch_id = "r2.c0",
+                           .run = "r2",
+                           .epoch = 3,
+                           .fence = 5,
+                           .check = {.wanted = true, .seed = run.seed},
+                           .groups = groups,
+                           .group_count = GROUPS};
+  assert_rc(RC_OK, trainer_submit_batch(&g->client, &m, WAIT_MS, &err), err);
+  assert_rc(RC_OK, trainer_batch_status(&g->client, m.batch_id, WAIT_MS / 2, true, &without, &arena, WAIT_MS, &err),
+            err);
+  for (int i = 0; i < GROUPS * SAMPLES; i++) {
+    struct batch_sample *s = &groups[i / SAMPLES].samples[i % SAMPLES];
+    const size_t trained = wire_segments_trained(s->segments, s->segment_count);
+    s->reference = (struct json_f32s){arena_alloc(&arena, trained + 1, sizeof(float)), trained};
+    for (size_t k = 0; k < trained; k++) s->reference.items[k] = -1;
+    groups[i / SAMPLES].has_reference = true;
+  }
+  m.batch_id = "r2.c1";
+  assert_rc(RC_OK, trainer_submit_batch(&g->client, &m, WAIT_MS, &err), err);
+  assert_rc(RC_OK, trainer_batch_status(&g->client, m.batch_id, WAIT_MS / 2, true, &with, &arena, WAIT_MS, &err), err);
+  if (with.state != JOB_DONE) fail_msg("%s", with.error.message);
+  assert_true(digest_equal(&with.logprobs_sha256, &without.logprobs_sha256));
+  assert_int_equal(with.difference_count, without.difference_count);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(a_check_leaves_nothing_behind, set_up, tear_down),
       cmocka_unit_test_setup_teardown(groups_that_go_ahead_are_in_the_step_once, set_up, tear_down),
       cmocka_unit_test_setup_teardown(a_group_that_went_ahead_is_answered_as_it_was, set_up, tear_down),
       cmocka_unit_test_setup_teardown(other_advantages_than_those_that_went_ahead_are_refused, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(a_group_may_bring_its_reference, set_up, tear_down),
   };
   return cmocka_run_group_tests_name("trainer-server/draw_check", tests, NULL, NULL);
 }
