@@ -1,6 +1,7 @@
 """Rewards of one's own: deploy/rewards' servers judge real runs.  A server that answers as a built-in verifier does leads to the same weights, bit for bit, whatever becomes of it
 meanwhile: slow, wrong, killed, and with the coordinator killed while it was asked."""
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 from authority import Authority
 from harness import ROOT, SERVICE_OF, Cluster, Deadline, HttpError, call, digests, grpo_config
+from test_cli import said
 
 SCORES = """
 import pathlib, time
@@ -149,6 +151,9 @@ def test_slow_wrong_and_killed_servers_cost_time_only(cluster, judge, expected):
     assert all(one["reward"] is None for one in call("GET", f"{cluster.coordinator.url}/v1/runs/{run}/rollouts?round=0")["rollouts"])
     judge.kill()
     cluster.wait_until("it is left alone", lambda: servers(cluster.status(run))["breaker"] != "closed")
+    told = rf"samples? waits? for the reward server {re.escape(judge.url)}, whose last request failed: .*"
+    assert re.search("  rewards: [0-9]+ " + told, said(cluster, "run", "show", run))
+    assert re.search(f"warn  run {run}: [0-9]+ " + told, said(cluster, "doctor"))
     judge.mode("slow")
     judge.start()
     done = cluster.wait(run)

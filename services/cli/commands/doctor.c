@@ -110,24 +110,42 @@ static enum rc check_workers(struct session *s, struct findings *f, struct pace_
 
 /* ---- runs ---- */
 
+/* The servers of its own that an active run asks for rewards. */
+static enum rc check_reward_servers(struct session *s, struct findings *f, const char *run, struct err *err) {
+  struct json *answer = NULL;
+  const enum rc rc = session_get(s, "/v1/runs/", run, "?history=0", &answer, err);
+  const struct json *servers = json_find(answer, "reward_servers");
+  for (size_t i = 0; i < json_length(servers); i++) {
+    struct buf line = BUF_INIT;
+    if (show_reward_server(&line, json_at(servers, i)) && line.data)
+      finding_say(f, FINDING_WARN, "run %s: %s; start it again, or stop the run", run, line.data);
+    buf_free(&line);
+  }
+  json_free(answer);
+  return rc;
+}
+
 static enum rc check_runs(struct session *s, struct findings *f, struct err *err) {
   struct json *answer = NULL;
   int queued = 0, active = 0;
-  const enum rc rc = session_get(s, "/v1/runs", NULL, NULL, &answer, err);
+  enum rc rc = session_get(s, "/v1/runs", NULL, NULL, &answer, err);
   if (rc != RC_OK) return rc;
   const struct json *runs = json_find(answer, "runs");
-  for (size_t i = 0; i < json_length(runs); i++) {
+  for (size_t i = 0; rc == RC_OK && i < json_length(runs); i++) {
     const struct json *run = json_at(runs, i);
     const char *state = show_word(run, "state", ""),
                *why = show_word(run, "error", show_word(run, "waiting_for", NULL));
-    const bool paused = strcmp(state, "paused") == 0;
+    const bool paused = strcmp(state, "paused") == 0,
+               works = strcmp(state, "running") == 0 || strcmp(state, "starting") == 0;
     queued += strcmp(state, "queued") == 0;
-    active += strcmp(state, "running") == 0 || strcmp(state, "starting") == 0;
+    active += works;
+    if (works) rc = check_reward_servers(s, f, show_word(run, "id", ""), err);
     if (!paused && (!why || strcmp(state, "failed") == 0)) continue;
     finding_say(f, paused ? FINDING_FAIL : FINDING_WARN, "run %s is %s%s%s%s", show_word(run, "id", ""), state,
                 why ? ": " : "", why ? why : "", paused ? "; resume or stop it: others wait behind it" : "");
   }
   json_free(answer);
+  if (rc != RC_OK) return rc;
   finding_say(f, FINDING_OK, "%d run%s active, %d queued", active, active == 1 ? " is" : "s are", queued);
   return RC_OK;
 }

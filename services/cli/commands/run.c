@@ -30,6 +30,18 @@ enum rc run_start(struct session *s, int *status, struct err *err) {
 
 /* ---- list and show ---- */
 
+static void print_reward_servers(const struct json *servers) {
+  for (size_t i = 0; i < json_length(servers); i++) {
+    struct buf line = BUF_INIT;
+    if (show_reward_server(&line, json_at(servers, i)) && line.data) {
+      printf("  rewards: ");
+      show_text(stdout, line.data, line.len);
+      printf("\n");
+    }
+    buf_free(&line);
+  }
+}
+
 static void print_trouble(const struct json *run) {
   const char *error = show_word(run, "error", NULL), *waiting = show_word(run, "waiting_for", NULL);
   if (error) {
@@ -42,6 +54,7 @@ static void print_trouble(const struct json *run) {
     show_text(stdout, waiting, strlen(waiting));
     printf("\n");
   }
+  print_reward_servers(json_find(run, "reward_servers"));
 }
 
 static void print_head(const struct json *run) {

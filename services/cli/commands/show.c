@@ -58,6 +58,15 @@ void show_text(FILE *out, const char *text, size_t len) {
   }
 }
 
+bool show_reward_server(struct buf *out, const struct json *server) {
+  const char *error = show_word(server, "last_error", NULL);
+  const double waiting = json_find_number(server, "waiting");
+  if (!error || !(waiting > 0)) return false;
+  buf_printf(out, "%.0f sample%s for the reward server %s, whose last request failed: %s", waiting,
+             waiting == 1 ? " waits" : "s wait", show_word(server, "url", ""), error);
+  return true;
+}
+
 void show_bar(FILE *out, double share, int width) {
   const int full = isnan(share) ? 0 : (int)(fmin(fmax(share, 0), 1) * width + 0.5);
   for (int i = 0; i < width; i++) fputc(i < full ? '#' : '.', out);

@@ -56,6 +56,33 @@ static void test_figures_that_are_missing_are_no_zeroes(void **state) {
   assert_string_equal(show_duration(7500000).text, "2 h 5 min");
 }
 
+/* A reward server that is dead held a run for ten minutes, and nothing but the JSON told. */
+static void test_a_failing_reward_server_is_told_while_samples_wait(void **state) {
+  (void)state;
+  static const struct {
+    const char *server, *line;
+  } cases[] = {
+      {"{\"url\":\"http://r\",\"waiting\":12,\"last_error\":\"refused\"}",
+       "12 samples wait for the reward server http://r, whose last request failed: refused"},
+      {"{\"url\":\"http://r\",\"waiting\":1,\"last_error\":\"refused\"}",
+       "1 sample waits for the reward server http://r, whose last request failed: refused"},
+      {"{\"url\":\"http://r\",\"waiting\":12,\"last_error\":null}", NULL},
+      {"{\"url\":\"http://r\",\"waiting\":0,\"last_error\":\"refused\"}", NULL},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    struct buf line = BUF_INIT;
+    struct json *server = NULL;
+    assert_int_equal(json_parse(&server, cases[i].server, strlen(cases[i].server), 0, NULL), RC_OK);
+    assert_int_equal(show_reward_server(&line, server), cases[i].line != NULL);
+    if (cases[i].line)
+      assert_string_equal(line.data, cases[i].line);
+    else
+      assert_int_equal(line.len, 0);
+    json_free(server);
+    buf_free(&line);
+  }
+}
+
 static void test_bars_are_as_wide_as_they_should_be(void **state) {
   (void)state;
   static const struct {
@@ -77,6 +104,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_text_cannot_steer_a_terminal),
       cmocka_unit_test(test_figures_that_are_missing_are_no_zeroes),
+      cmocka_unit_test(test_a_failing_reward_server_is_told_while_samples_wait),
       cmocka_unit_test(test_bars_are_as_wide_as_they_should_be),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,12 +1,14 @@
 // One run as the page knows it: its status and all of its rounds, kept current by the run's events while it goes on.
 //
 // Events are listened to before the rounds are read, so none is missed between the two; the status is read again, without
-// its history, at most every two seconds.
+// its history, at most every two seconds while there are events, and every ten while there are none: a run that stalls
+// has none, and its status says why.
 import { aborted, events, get } from "./api.js";
 
 const ENDED = new Set(["completed", "stopped", "failed"]);
 const ROUNDS_AT_ONCE = 10000;
 const STATUS_MS = 2000;
+const QUIET_MS = 10000;
 
 export class RunData {
   constructor(id) {
@@ -29,6 +31,7 @@ export class RunData {
     this.stopping.abort();
     this.listeners.clear();
     clearTimeout(this.timer);
+    clearTimeout(this.quiet);
   }
 
   ended() {
@@ -52,6 +55,12 @@ export class RunData {
     this.status = await get(`/v1/runs/${this.id}?history=0`, { signal: this.stopping.signal });
     this.statusAt = performance.now();
     this.changed();
+    this.statusAfter();
+  }
+
+  statusAfter() {
+    clearTimeout(this.quiet);
+    if (!this.ended() && !this.stopping.signal.aborted) this.quiet = setTimeout(() => this.statusSoon(), QUIET_MS);
   }
 
   async readRounds() {
@@ -78,7 +87,11 @@ export class RunData {
     if (this.timer) return;
     this.timer = setTimeout(() => {
       this.timer = 0;
-      this.readStatus().catch((error) => aborted(error) || this.fail(error));
+      this.readStatus().catch((error) => {
+        if (aborted(error)) return;
+        this.fail(error);
+        this.statusAfter();
+      });
     }, Math.max(0, STATUS_MS - (performance.now() - this.statusAt)));
   }
 

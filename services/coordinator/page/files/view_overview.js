@@ -44,6 +44,9 @@ function trouble(status, error) {
   const notes = [];
   if (error) notes.push(note(`The connection to the coordinator: ${error}`, "warn"));
   if (status.error) notes.push(note(`Paused by trouble: ${status.error}`, "bad"));
+  for (const server of status.reward_servers) {
+    if (server.waiting && server.last_error) notes.push(note(`${server.waiting === 1 ? "1 sample waits" : `${count(server.waiting)} samples wait`} for the reward server ${server.url}, whose last request failed: ${server.last_error}`, "warn"));
+  }
   if (status.waiting_for) notes.push(note(`The run waits and goes on by itself: ${status.waiting_for}`, "warn"));
   for (const warning of status.warnings || []) notes.push(note(warning, "warn"));
   return notes;
