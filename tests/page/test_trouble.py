@@ -1,23 +1,31 @@
 """What the page says of a run that is not well, that waits in the queue, or that has nothing to show yet, and of a call that is refused."""
-import json
+import shutil
 
 import pytest
 
-from harness import ROOT, Cluster, call, grpo_config
+from harness import DATA, Cluster, call, grpo_config, warmup_config
 from test_page import visit
-
-DATA = ROOT / "deploy/demo"
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with Cluster(tmp_path_factory.mktemp("trouble"), trainer=["--random-init", 1, "--threads", 1], coordinator=["--reward-hosts", "127.0.0.1", "--heartbeat-ms", 100]) as made:
+    """Every dataset is checked after its run was taken: one that is refused fails the run."""
+    data = tmp_path_factory.mktemp("data")
+    for name in ("train", "warmup", "validation"):
+        shutil.copy(DATA / f"{name}.jsonl", data)
+    (data / "bad.jsonl").write_text("{}\n")
+    with Cluster(tmp_path_factory.mktemp("trouble"), trainer=["--random-init", 1, "--threads", 1], coordinator=["--data-dir", data, "--check-ms", 0, "--reward-hosts", "127.0.0.1", "--heartbeat-ms", 100]) as made:
         made.add_server("gen", "--slots", 8)
+        made.wait_until("both are registered", lambda: len(call("GET", made.coordinator.url + "/v1/workers")["workers"]) == 2)
         yield made
 
 
 def small(rounds=1, **more):
     return {**grpo_config(rounds, groups=2, samples=4), "start": "model", **more}
+
+
+def tiles(page):
+    return page.evaluate("Object.fromEntries([...document.querySelectorAll('.tile')].map((tile) => [tile.querySelector('dt').textContent, [...tile.querySelectorAll('dd')].map((dd) => dd.textContent)]))")
 
 
 def stop(cluster, run):
@@ -32,3 +40,25 @@ def test_a_dead_reward_server_is_told(browser, cluster):
     page.wait("[...document.querySelectorAll('main .note.warn')].some((note) => /[0-9]+ samples wait for the reward server http:..127.0.0.1:1.get_reward, whose last request failed: ./.test(note.textContent))", 30)
     assert page.faults == []
     stop(cluster, run)
+
+
+def test_a_failed_run_is_not_called_paused(browser, cluster):
+    run = cluster.create_run(small(dataset={"path": "bad.jsonl"}))
+    cluster.wait(run, state="failed")
+    page = browser.page()
+    page.open(f"{cluster.coordinator.url}/#/{run}/overview")
+    page.wait("document.querySelector('main .note.bad')")
+    assert page.evaluate("document.querySelector('main .note.bad').textContent").startswith("The run failed: dataset.path: bad.jsonl line 1")
+
+
+def test_nothing_is_called_equal_where_nothing_was_compared(browser, cluster):
+    page = browser.page()
+    for config, compared in ((warmup_config(2), False), (small(), True)):
+        run = cluster.run(config)["id"]
+        visit(page, cluster, f"{run}/overview")
+        assert tiles(page)["Unequal log-probabilities"] == (["0", "trainer and samplers agree bit for bit"] if compared else ["–", "nothing was compared"])
+        visit(page, cluster, f"{run}/mismatch")
+        page.wait("document.querySelector('.tile')")
+        assert [tiles(page)[name][0] for name in ("Unequal tokens", "Not finite", "Largest |d|")] == ["0" if compared else "–"] * 3
+        assert page.evaluate("document.querySelectorAll('figure:not(.hidden)').length") == (3 if compared else 0)
+    assert page.faults == []

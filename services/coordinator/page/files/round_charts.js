@@ -48,6 +48,9 @@ export function roundCharts({ title, about, charts, tiles, tools = [], more }) {
   };
 }
 
+// Has the round tokens whose log-probabilities both trainer and sampler have computed?  A supervised round has none.
+export const wereCompared = (round) => (round.lag ? round.lag.compared_tokens : round.tokens && round.sampled_tokens) > 0;
+
 export const last = (rounds, key) => {
   for (let i = rounds.length - 1; i >= 0; i--) if (rounds[i][key] !== null && rounds[i][key] !== undefined) return rounds[i][key];
   return null;

@@ -1,19 +1,20 @@
 // Do trainer and samplers compute the same?  d = the sampler's log-probability of a token less the trainer's.
 import { tile } from "./dom.js";
 import { count, number } from "./format.js";
-import { roundCharts } from "./round_charts.js";
+import { roundCharts, wereCompared } from "./round_charts.js";
 
-const of = (key) => (rounds) => rounds.map((round) => round[key]);
+const of = (key) => (rounds) => rounds.map((round) => (wereCompared(round) ? round[key] : null));
 
 export const mount = roundCharts({
   title: "Mismatch",
   about: "Do trainer and samplers compute the same? d is the sampler's log-probability of a trained token less the trainer's. With our kernels every d is exactly 0.",
   tiles: (rounds, status) => {
     const inexact = rounds.filter((round) => !round.exact);
+    const compared = status.totals.logprob_unequal > 0 || rounds.some(wereCompared);
     return [
-      tile("Unequal tokens", count(status.totals.logprob_unequal), `of ${count(status.totals.trained_tokens)} trained`),
-      tile("Not finite", count(status.totals.logprob_nonfinite)),
-      tile("Largest |d|", number(status.totals.logprob_max_abs_diff)),
+      tile("Unequal tokens", compared ? count(status.totals.logprob_unequal) : "–", compared ? `of ${count(status.totals.trained_tokens)} trained` : "nothing was compared"),
+      tile("Not finite", compared ? count(status.totals.logprob_nonfinite) : "–"),
+      tile("Largest |d|", compared ? number(status.totals.logprob_max_abs_diff) : "–"),
       tile("Rounds that are not exact", count(inexact.length), inexact.length ? `round ${inexact.at(-1).round}: ${inexact.at(-1).inexact_reason}` : "of those shown"),
       tile("Stale results trained on", count(status.totals.stale_results_trained_on)),
     ];

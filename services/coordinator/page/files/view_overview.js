@@ -2,12 +2,13 @@
 import { el, fill, note, table, tile } from "./dom.js";
 import { count, digest, duration, number, percent, when } from "./format.js";
 import { smooth } from "./charts.js";
-import { last, roundCharts } from "./round_charts.js";
+import { last, roundCharts, wereCompared } from "./round_charts.js";
 
 const SMOOTH = 9;
 
 function figures(rounds, status) {
   const t = status.totals;
+  const compared = t.logprob_unequal > 0 || rounds.some(wereCompared);
   return [
     tile("Reward, newest round", number(last(rounds, "reward_mean")), `well formed ${percent(last(rounds, "well_formed_mean"))}`),
     tile("Policy version", status.version === null ? "–" : count(status.version), digest(status.weights_digest)),
@@ -15,7 +16,7 @@ function figures(rounds, status) {
     tile("Sampled", `${count(t.tokens_per_second)} tokens/s`, `${count(t.sampled_tokens)} tokens in all`),
     tile("Trainer waits", percent(t.trainer_waiting_ratio), "of its time in rounds"),
     tile("Samplers idle", percent(t.generation_idle_ratio), "of their slots' time"),
-    tile("Unequal log-probabilities", count(t.logprob_unequal), t.logprob_unequal ? "see Mismatch" : "trainer and samplers agree bit for bit"),
+    tile("Unequal log-probabilities", compared ? count(t.logprob_unequal) : "–", t.logprob_unequal ? "see Mismatch" : compared ? "trainer and samplers agree bit for bit" : "nothing was compared"),
     tile("Leases lost", count(t.leases_lost), `${count(t.leases_granted)} granted, ${count(t.results_refused)} results refused`),
   ];
 }
@@ -40,10 +41,12 @@ const inner = roundCharts({
   ],
 });
 
+const TROUBLE = { failed: "The run failed", paused: "Paused by trouble" };
+
 function trouble(status, error) {
   const notes = [];
   if (error) notes.push(note(`The connection to the coordinator: ${error}`, "warn"));
-  if (status.error) notes.push(note(`Paused by trouble: ${status.error}`, "bad"));
+  if (status.error) notes.push(note(`${TROUBLE[status.state] || "Trouble"}: ${status.error}`, "bad"));
   for (const server of status.reward_servers) {
     if (server.waiting && server.last_error) notes.push(note(`${server.waiting === 1 ? "1 sample waits" : `${count(server.waiting)} samples wait`} for the reward server ${server.url}, whose last request failed: ${server.last_error}`, "warn"));
   }
