@@ -62,3 +62,21 @@ def test_nothing_is_called_equal_where_nothing_was_compared(browser, cluster):
         assert [tiles(page)[name][0] for name in ("Unequal tokens", "Not finite", "Largest |d|")] == ["0" if compared else "–"] * 3
         assert page.evaluate("document.querySelectorAll('figure:not(.hidden)').length") == (3 if compared else 0)
     assert page.faults == []
+
+
+def test_the_distance_from_the_reference_is_drawn_where_there_is_one(browser, cluster):
+    page = browser.page()
+    for coefficient in (0, 0.05):
+        config = small(3)
+        config["training"]["kl_coefficient"] = coefficient
+        run = cluster.run(config)
+        visit(page, cluster, f"{run['id']}/policy")
+        page.wait("[...document.querySelectorAll('canvas')].some((canvas) => /^Entropy/.test(canvas.getAttribute('aria-label')))")
+        titles = page.evaluate("[...document.querySelectorAll('figure:not(.hidden) h2')].map((title) => title.textContent)")
+        assert ("Distance from the reference" in titles) == (coefficient > 0)
+        assert "Distance from the reference" not in page.evaluate("document.querySelector('main').lastElementChild.textContent"), "it is missing, and belongs to other runs"
+    page.click("figure:nth-of-type(4) details summary")
+    page.wait("document.querySelectorAll('details[open] tbody tr').length === 3")
+    shown = page.evaluate("[...document.querySelectorAll('details[open] tbody td.number')].map((cell) => cell.textContent)")
+    assert [float(figure) for figure in shown] == pytest.approx([row["reference"]["kl"] for row in run["history"]][::-1], rel=0.01)
+    assert page.faults == []

@@ -6,10 +6,10 @@ import { choice, el, field, fill, note, viewHead } from "./dom.js";
 const RANGES = [["0", "All rounds"], ["200", "Newest 200"], ["50", "Newest 50"]];
 const chosen = { axis: localStorage.getItem("leasehold-axis") || "round", range: "0" };
 
-// charts: {title, about, series, show, ..., columns(rounds, status) -> {key: values}}.  tiles(rounds, status): nodes above them.  more: {start(changed) -> stop}.
+// charts: {title, about, series, show, ..., columns(rounds, status) -> {key: values}, when(status): of which runs; left out: of all}.  tiles(rounds, status): nodes above them.  more: {start(changed) -> stop}.
 export function roundCharts({ title, about, charts, tiles, tools = [], more }) {
   return function mount(root, { data }) {
-    const made = charts.map((chart) => ({ chart, figure: new LineFigure(chart) }));
+    const made = charts.filter((chart) => !chart.when || chart.when(data.status)).map((chart) => ({ chart, figure: new LineFigure(chart) }));
     const top = el("dl", { class: "tiles" });
     const none = note("No round is done yet. Charts begin with the first one.");
     const untold = el("p", { class: "quiet small" });
