@@ -5,6 +5,7 @@ import pytest
 
 from harness import DATA, Cluster, call, grpo_config, warmup_config
 from test_page import visit
+from test_roles import TOKENS, Guarded, bearer
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +27,18 @@ def small(rounds=1, **more):
 
 def tiles(page):
     return page.evaluate("Object.fromEntries([...document.querySelectorAll('.tile')].map((tile) => [tile.querySelector('dt').textContent, [...tile.querySelectorAll('dd')].map((dd) => dd.textContent)]))")
+
+
+def buttons(page):
+    return page.evaluate("[...document.querySelectorAll('#bar .now button')].map((button) => button.textContent)")
+
+
+def facts(page):
+    return page.evaluate("Object.fromEntries([...document.querySelectorAll('.facts > div')].map((fact) => [fact.querySelector('dt').textContent, fact.querySelector('dd').textContent]))")
+
+
+def press(page, label):
+    page.evaluate(f"[...document.querySelectorAll('#bar button')].find((button) => button.textContent === '{label}').click()")
 
 
 def stop(cluster, run):
@@ -80,3 +93,47 @@ def test_the_distance_from_the_reference_is_drawn_where_there_is_one(browser, cl
     shown = page.evaluate("[...document.querySelectorAll('details[open] tbody td.number')].map((cell) => cell.textContent)")
     assert [float(figure) for figure in shown] == pytest.approx([row["reference"]["kl"] for row in run["history"]][::-1], rel=0.01)
     assert page.faults == []
+
+
+def test_a_queued_run_says_what_it_will_begin_with_and_offers_no_pause(browser, cluster):
+    first = cluster.create_run(small(100000))
+    cluster.wait_until("a few rounds are done", lambda: len(cluster.status(first)["history"]) > 2)
+    call("POST", f"{cluster.coordinator.url}/v1/runs/{first}/pause")
+    cluster.wait_until("it stands still", lambda: cluster.status(first)["state"] == "paused")
+    page = browser.page()
+    for start, shown in (("current", "what the trainer holds when the run begins"), ("model", "the model"), ({"run": first, "version": 0}, f"{first} v0")):
+        run = cluster.create_run(small(start=start))
+        cluster.wait_until("it waits in the queue", lambda: cluster.status(run)["state"] == "queued")
+        visit(page, cluster, f"{run}/overview")
+        assert facts(page)["Weights from"] == shown and buttons(page) == ["Stop"]
+        stop(cluster, run)
+    visit(page, cluster, "")
+    rounds = f"[...document.querySelectorAll('tbody tr')].find((row) => row.textContent.includes('{first}')).querySelectorAll('td')[6].textContent"
+    cluster.wait_until("what is shown as done is", lambda: page.evaluate(rounds) == f"{len(cluster.status(first)['history'])} / 100K")
+    assert cluster.status(first)["round"] is not None
+    visit(page, cluster, f"{first}/overview")
+    assert buttons(page) == ["Resume", "Stop"]
+    stop(cluster, first)
+    assert page.faults == []
+
+
+def test_a_refused_token_and_a_refused_action_are_called_so(browser, tmp_path):
+    with Guarded(tmp_path) as cluster:
+        run = call("POST", cluster.coordinator.url + "/v1/runs", small(), headers=bearer(TOKENS["admin"]))["id"]
+        page = browser.page()
+
+        def give(token):
+            page.evaluate(f"(() => {{ document.getElementById('token').value = '{token}'; document.querySelector('main form').requestSubmit(); }})()")
+
+        page.open(f"{cluster.coordinator.url}/#/{run}/overview")
+        page.wait("document.getElementById('token')")
+        assert "refused" not in page.text() and "--token-dir" in page.text()
+        give("wrong")
+        page.wait("document.querySelector('main .note.bad')?.textContent === 'The coordinator has refused this token.'")
+        give(TOKENS["viewer"])
+        page.wait("document.querySelector('main h1').textContent === 'Overview'")
+        press(page, "Stop")
+        page.wait(f"document.querySelector('#bar .note')?.textContent.startsWith('The coordinator refused to stop {run}: ')")
+        assert "The connection to the coordinator" not in page.text()
+        page.press("2")
+        page.wait("document.querySelector('main h1').textContent === 'Reward' && !document.querySelector('#bar .note')")

@@ -16,7 +16,7 @@ export function setToken(text) {
   sessionStorage.setItem("leasehold-token", text);
 }
 
-// What to do when a call lacks a valid token.
+// What to do when a call lacks a valid token; listener(refused): one was sent.
 export function onUnauthorized(listener) {
   unauthorized = listener;
 }
@@ -32,7 +32,7 @@ async function request(method, path, { body, signal } = {}) {
   } catch {
     // not from the coordinator: the status says enough
   }
-  if (answer.status === 401) unauthorized();
+  if (answer.status === 401) unauthorized(Boolean(headers.Authorization));
   throw new ApiError(answer.status, error.message || `${method} ${path} was answered ${answer.status}`, error.field);
 }
 

@@ -42,6 +42,7 @@ const content = document.getElementById("content");
 let data = null; // of the run that the address names
 let view = null; // that is mounted
 let place = 0; // counts navigations: what an older one waited for is dropped
+let refused = null; // why the last button's call was refused
 
 function go(hash) {
   location.hash = hash;
@@ -68,18 +69,22 @@ function themeButton() {
 
 async function act(verb, question) {
   if (question && !confirm(question)) return;
+  refused = null;
   try {
     data.heard("state", await post(`/v1/runs/${data.id}/${verb}`));
   } catch (error) {
-    data.fail(error);
+    if (!(error instanceof ApiError)) data.fail(error);
+    else if (error.status !== 401) refused = `The coordinator refused to ${verb} ${data.id}: ${error.message}`;
   }
+  showBar();
 }
 
+// A run that waits in the queue cannot be paused.
 function controls(state) {
-  const paused = ["paused", "pausing"].includes(state);
-  if (["completed", "stopped", "failed"].includes(state)) return [];
+  if (["completed", "stopped", "failed", "stopping"].includes(state)) return [];
   return [
-    paused ? el("button", { on: { click: () => act("resume") } }, "Resume") : el("button", { on: { click: () => act("pause") } }, "Pause"),
+    state === "paused" ? el("button", { on: { click: () => act("resume") } }, "Resume") : null,
+    ["starting", "running"].includes(state) ? el("button", { on: { click: () => act("pause") } }, "Pause") : null,
     el("button", { class: "danger", on: { click: () => act("stop", `Stop run ${data.id} for good? It cannot be resumed; its checkpoints stay.`) } }, "Stop"),
   ];
 }
@@ -92,10 +97,10 @@ function showBar() {
     now.append(el("strong", {}, data.id), el("span", { class: "wrap" }, name || ""), stateChip(state));
     if (rounds) now.append(el("div", { class: "progress", role: "progressbar", "aria-label": "Rounds done", "aria-valuemin": 0, "aria-valuemax": rounds, "aria-valuenow": Math.min(done, rounds) }, el("div", { style: { width: percent(Math.min(1, done / rounds)).replace(" ", "") } })),
       el("span", { class: "quiet small" }, `${count(done)} of ${count(rounds)} rounds${state === "running" && eta_ms !== null && round !== null ? `, ${duration(eta_ms)} to go` : ""}`));
-    now.append(...controls(state));
+    now.append(...controls(state).filter(Boolean));
   }
   fill(bar, el("a", { class: "brand", href: "#/" }, el("img", { src: "/page/icon.svg", alt: "" }), "Leasehold"), now, el("span", { class: "spring" }),
-    el("a", { href: "#/compare" }, "Compare"), el("a", { href: "#/start" }, "Start a run"), themeButton());
+    el("a", { href: "#/compare" }, "Compare"), el("a", { href: "#/start" }, "Start a run"), themeButton(), refused ? note(refused, "bad") : null);
 }
 
 function showTabs(id, name) {
@@ -110,7 +115,7 @@ function explain(error) {
   fill(content, note(error.message, "bad"), el("p", {}, el("a", { href: "#/" }, "All runs")));
 }
 
-function askForToken() {
+function askForToken(wasRefused) {
   const input = el("input", { type: "password", autocomplete: "current-password", id: "token" });
   const submitted = (event) => {
     event.preventDefault();
@@ -120,7 +125,8 @@ function askForToken() {
   view?.unmount?.();
   view = null;
   fill(content, el("form", { class: "panel", on: { submit: submitted } }, el("h1", {}, "A token, please"),
-    el("p", { class: "quiet" }, "This coordinator was started with --auth-token. The token is kept in this tab until it is closed, and sent to this coordinator only."),
+    wasRefused ? note("The coordinator has refused this token.", "bad") : null,
+    el("p", { class: "quiet" }, "This coordinator was started with --auth-token, or with --token-dir, where a viewer's token is enough to look. The token is kept in this tab until it is closed, and sent to this coordinator only."),
     el("div", { class: "tools" }, el("label", { class: "field" }, "Token", input), el("button", { class: "main" }, "Continue"))));
   input.focus();
 }
@@ -151,6 +157,7 @@ function changed() {
 
 async function show() {
   const mine = ++place;
+  refused = null;
   const { parts, params } = parseHash();
   const isRun = /^r\d+$/.test(parts[0] || "");
   const name = isRun ? parts[1] || "overview" : parts[0] || "runs";

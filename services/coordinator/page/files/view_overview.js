@@ -70,11 +70,18 @@ function evaluations(list) {
   ], rows, { caption: "Evaluations" })))];
 }
 
+// Where version 0's weights come from; until the run is opened its configuration tells.
+function weightsFrom({ weights_from, version, config }) {
+  if (weights_from.length) return weights_from.map((origin) => `${origin.run} v${origin.version}`).join(" ← ");
+  const start = config.start ?? "current"; // absent in runs from before it could be chosen
+  if (start === "current") return version === null ? "what the trainer holds when the run begins" : "what the trainer held";
+  return start === "model" ? "the model" : `${start.run} v${start.version}`;
+}
+
 function facts(status) {
   const row = (label, value) => (value ? el("div", {}, el("dt", { class: "quiet small" }, label), el("dd", { class: "wrap" }, value)) : []);
-  const from = status.weights_from.map((origin) => `${origin.run} v${origin.version}`).join(" ← ");
   return el("section", { class: "panel" }, el("h2", {}, "The run"), el("dl", { class: "facts" },
-    row("Mode", `${status.mode}, ${status.objective}`), row("Began", when(status.started_ms)), row("Ended", status.ended_ms ? when(status.ended_ms) : ""), row("Weights from", from || "the model"),
+    row("Mode", `${status.mode}, ${status.objective}`), row("Began", when(status.started_ms)), row("Ended", status.ended_ms ? when(status.ended_ms) : ""), row("Weights from", weightsFrom(status)),
     row("Prompts", status.dataset ? `${count(status.dataset.prompts)}${status.dataset.left_out ? `, ${count(status.dataset.left_out)} left out` : ""}` : ""),
     row("Checkpoints kept", status.checkpoints.map((c) => `v${c.version}${c.best ? " (best)" : ""}`).join(", ")),
     row("Samplers", status.totals.workers.map((w) => `${w.name}: ${count(w.samples)} samples`).join(", "))));

@@ -18,6 +18,7 @@ export async function mount(root, { go }) {
     else picked.delete(run.id);
     compare.disabled = picked.size < 1;
   } } });
+  const done = (run) => (run.state === "completed" ? run.rounds : run.version ?? 0); // each round makes the next version; the newest round is open
   const columns = [
     { label: "", cell: pick },
     { label: "Run", cell: (run) => el("a", { href: `#/${run.id}/overview` }, run.id) },
@@ -25,7 +26,7 @@ export async function mount(root, { go }) {
     { label: "State", cell: (run) => stateChip(run.state) },
     { label: "Objective", cell: (run) => run.objective },
     { label: "Mode", cell: (run) => run.mode },
-    { label: "Rounds", number: true, cell: (run) => `${run.round === null ? 0 : count(run.round + 1)} / ${count(run.rounds)}` },
+    { label: "Rounds", number: true, cell: (run) => `${count(done(run))} / ${count(run.rounds)}` },
     { label: "Reward", number: true, cell: (run) => number(run.reward_mean) },
     { label: "Begun", cell: (run) => el("span", { class: "small" }, when(run.started_ms ?? run.created_ms)) },
     { label: "Took", number: true, cell: (run) => (run.started_ms ? duration((run.ended_ms ?? Date.now()) - run.started_ms) : "–") },
