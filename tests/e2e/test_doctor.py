@@ -17,6 +17,7 @@ import pytest
 
 from harness import DATA, Cluster, call, grpo_config
 from test_cli import leasehold
+from test_roles import TOKENS, Guarded, bearer
 
 PROBLEMS = [(f"{a}+{b}=", (a + b) % 10) for a in range(4) for b in range(5)]
 
@@ -118,7 +119,7 @@ def test_before_the_first_run_paces_are_not_known(cluster):
 def test_a_set_up_and_a_run_that_are_well(cluster, data, tmp_path):
     status, found = doctor(cluster, config(tmp_path, "sums.jsonl"))
     assert status == 0, found
-    for good in (r"gen sampled \d+ tokens a second just now: 32 tokens of each of 16 samples", r"trainer learned from \d+ tokens a second in its 1 steps", r"trainer is sized for [\d.]+ MB of the [\d.]+ MB", r"gen is sized for", r"sums.jsonl: 20 prompts, every line was read", "the tokenizer gives the first 10 prompts back", "the verifier numeric gives full marks to the answers of the first 10 lines", r"2 workers are of this command line's version", r"a round of 16 samples of at most 32 tokens: .*sampling takes up to .* training up to"):
+    for good in (r"gen sampled \d+ tokens a second just now: 32 tokens of each of 16 samples", r"trainer learned from \d+ tokens a second in its 1 steps", r"trainer is sized for [\d.]+ MB of the [\d.]+ MB", r"gen is sized for", r"sums.jsonl: 20 prompts, every line was read", "the tokenizer gives the first 10 prompts back", "the verifier numeric gives full marks to the answers of the first 10 lines", r"2 workers are of this command line's version", r"a round of 16 samples of at most 32 tokens: .*sampling takes up to [^,]+, training up to"):
         assert hows(found, good) == ["ok"], good
     assert len(hows(found, "disk .* writes")) == 2  # the ledger's, the checkpoints'
     assert doctor(cluster, "-", stdin=(tmp_path / "run.json").read_text())[0] == 0
@@ -205,6 +206,29 @@ def test_machines_that_are_not_well(base_model, data, tmp_path):
         (cluster.folder / "elsewhere").rename(cluster.folder / "state")
 
 
+def test_what_a_viewer_may_not_measure_is_not_called_bad(tmp_path):
+    with Guarded(tmp_path) as cluster:
+        cluster.add_server("gen", "--slots", 4, "--threads", 1)
+        cluster.wait_until("both are registered", lambda: len(call("GET", cluster.coordinator.url + "/v1/workers", headers=bearer(TOKENS["viewer"]))["workers"]) == 2)
+        run = call("POST", cluster.coordinator.url + "/v1/runs", {**grpo_config(1, groups=2), "start": "model"}, headers=bearer(TOKENS["admin"]))["id"]
+        cluster.wait_until("it is done", lambda: call("GET", f"{cluster.coordinator.url}/v1/runs/{run}", headers=bearer(TOKENS["viewer"]))["state"] == "completed")
+        file = config(tmp_path)
+        status, found = doctor(cluster, file, "--auth-token", TOKENS["viewer"])
+        assert status == 0
+        for pattern in ("the database's disk is not measured: .*a token of .*admin.* was expected", "trainer's disk is not measured: .*a token of .*admin.* was expected", "how fast gen samples is not measured: .*a token of .*admin.* was expected", "run.json is not checked: .*a token of .*admin.* was expected"):
+            assert hows(found, pattern) == ["warn"]
+        assert hows(found, r"the database's disk has [\d.]+ GB left") in (["ok"], ["warn"])
+        for flags, what in (([], "asks for a token"), (["--auth-token", "wrong"], "refuses this token")):
+            status, found = doctor(cluster, file, *flags)
+            assert status == 1 and hows(found, f"the coordinator {what} ") == ["fail"] and len(found) == 2
+
+
+def test_another_service_is_no_coordinator(cluster):
+    for service in cluster.services[1:]:
+        status, found = doctor(service.url)
+        assert status == 1 and [how for how, _ in found] == ["fail"] and hows(found, f"{service.url} is no coordinator") == ["fail"]
+
+
 def test_figures_that_are_not_well(cluster):
     """One figure at a time is another than the real one."""
 
@@ -223,6 +247,9 @@ def test_figures_that_are_not_well(cluster):
     def other_version(asked, content):
         return content.replace(b'leasehold_build_info{version="', b'leasehold_build_info{version="9.') if asked == "/metrics" else content
 
+    def unknown_room(asked, content):
+        return re.sub(rb"(?m)^(leasehold_database_disk_free_bytes) .*$", rb"\1 NaN", content) if asked == "/metrics" else content
+
     def full_disk(asked, content):
         return re.sub(rb"(?m)^(leasehold_database_disk_free_bytes) .*$", rb"\1 1e9", content) if asked == "/metrics" else content
 
@@ -233,6 +260,7 @@ def test_figures_that_are_not_well(cluster):
         (with_json("/v1/check-disk", time_ms=behind), r"the coordinator's clock is 1 min \d+ s behind this machine's", "warn"),
         (with_workers, "gen does not sample", "fail"),
         (other_version, "the coordinator is of another version than this command line", "warn"),
+        (unknown_room, "how much room the database's disk has left is not known", "warn"),
         (full_disk, "the database's disk has 1.0 GB left: .*--db", "warn"),
     ):
         with Relay(cluster.coordinator.url, change) as url:

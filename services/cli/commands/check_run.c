@@ -116,10 +116,10 @@ static void check_pace(struct findings *f, const struct json *report, const stru
   }
   finding_say(
       f, FINDING_OK,
-      "a round of %s samples of at most %s tokens: at the rates above%s%s%s%s, an estimate if every sample is as "
+      "a round of %s samples of at most %s tokens: at the rates above%s%s%s%s%s, an estimate if every sample is as "
       "long as it may be",
       show_figure(count, 0).text, show_figure(most, 0).text, samples ? " sampling takes up to " : "",
-      samples ? show_duration(sampling_ms).text : "", trains ? " training up to " : "",
+      samples ? show_duration(sampling_ms).text : "", samples && trains ? "," : "", trains ? " training up to " : "",
       trains ? show_duration(learning_ms).text : "");
 }
 
@@ -137,6 +137,10 @@ enum rc check_run(struct session *s, struct findings *f, const char *file, const
   if (rc == RC_OK) {
     rc = session_post(s, "/v1/check-run", NULL, NULL, &body, file, &report, err);
     buf_free(&body);
+    if (rc == RC_FORBIDDEN) {
+      finding_say(f, FINDING_WARN, "%s is not checked: %s", file, err->message);
+      return RC_OK;
+    }
     if (rc != RC_OK && rc != RC_UNAVAILABLE && rc != RC_TIMEOUT) {
       const bool named = !err->field[0] || strstr(err->message, err->field);
       finding_say(f, FINDING_FAIL, "%s: a run of it would be refused: %s%s%s", file, named ? "" : err->field,

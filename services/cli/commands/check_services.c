@@ -63,7 +63,7 @@ static void check_disk(struct session *s, struct findings *f, const char *base, 
   if (rc == RC_OK) {
     *skew_ms = json_find_number(answer, "time_ms") - came_ms;
     say_disk(f, whose, answer, flag);
-  } else if (rc == RC_UNAVAILABLE || rc == RC_TIMEOUT) {
+  } else if (rc == RC_UNAVAILABLE || rc == RC_TIMEOUT || rc == RC_FORBIDDEN) { /* a viewer may not */
     finding_say(f, FINDING_WARN, "%s disk is not measured: %s", whose, err.message);
   } else {
     finding_say(f, FINDING_FAIL, "%s disk cannot be written: %s; look at %s", whose, err.message, flag);
@@ -144,6 +144,10 @@ static double check_sampling(struct session *s, struct findings *f, const struct
   const enum rc rc = session_post_at(s, show_word(w, "url", ""), "/v1/generate", body, &answer, &err);
   const double per_s = samples * TRIED_TOKENS * 1e6 / (double)(clock_monotonic_us() - begun_us);
   json_free(answer);
+  if (rc == RC_FORBIDDEN) {
+    finding_say(f, FINDING_WARN, "how fast %s samples is not measured: %s", name, err.message);
+    return NAN;
+  }
   if (rc != RC_OK) {
     finding_say(f, FINDING_FAIL, "%s does not sample: %s; its log says why", name, err.message);
     return NAN;
@@ -176,7 +180,7 @@ static bool check_service(struct session *s, struct findings *f, const struct js
         "--advertise-url is wrong",
         name, url,
         rc != RC_OK     ? err.message
-        : status == 401 ? "it has another token"
+        : status == 401 || status == 403 ? "it refuses this token"
                         : "it answers otherwise",
         reached_by(kind));
     buf_free(&page);

@@ -17,28 +17,55 @@
 
 /* ---- the coordinator ---- */
 
-static enum rc check_ready(struct session *s, struct findings *f, struct err *err) {
+/* Only a coordinator tells an epoch there.  *known: it is one, or may become one, so there is more to ask. */
+static enum rc check_ready(struct session *s, struct findings *f, bool *known, struct err *err) {
   struct buf text = BUF_INIT;
+  struct json *answer = NULL;
   int code = 0;
+  *known = false;
   const enum rc rc = session_get_text(s, "/readyz", &text, &code, err);
-  if (rc == RC_OK)
-    finding_say(
-        f, code == 200 ? FINDING_OK : FINDING_FAIL, "the coordinator %s %s", s->coordinator,
-        code == 200 ? "is ready" : "answers, and is not ready: it opens its database, or stops; its log says which");
+  if (rc == RC_OK && code == 200 && text.data) json_parse(&answer, text.data, text.len, 0, NULL);
+  if (rc == RC_OK) {
+    *known = code == 503 || !isnan(json_find_number(answer, "epoch"));
+    if (!*known)
+      finding_say(f, FINDING_FAIL,
+                  "%s is no coordinator, another service answers there: --coordinator, or LEASEHOLD_COORDINATOR, is to "
+                  "be the coordinator's address",
+                  s->coordinator);
+    else if (code == 503)
+      finding_say(f, FINDING_FAIL,
+                  "the coordinator %s answers, and is not ready: it opens its database, or stops; its log says which",
+                  s->coordinator);
+    else
+      finding_say(f, FINDING_OK, "the coordinator %s is ready", s->coordinator);
+  }
+  json_free(answer);
   buf_free(&text);
   return rc;
 }
 
-static enum rc check_room(struct session *s, struct findings *f, struct err *err) {
+static void say_room(struct findings *f, double room) {
+  const bool low = room < DISK_BYTES_LEAST;
+  if (isnan(room))
+    finding_say(f, FINDING_WARN, "how much room the database's disk has left is not known");
+  else
+    finding_say(f, low ? FINDING_WARN : FINDING_OK, "the database's disk has %s GB left%s",
+                show_figure(room / 1e9, 1).text, low ? ": a full disk stops every run; make room, or move --db" : "");
+}
+
+/* *let_in: the token may look. */
+static enum rc check_room(struct session *s, struct findings *f, bool *let_in, struct err *err) {
   struct buf text = BUF_INIT;
   int code = 0;
   const enum rc rc = session_get_text(s, "/metrics", &text, &code, err);
-  const double room =
-      rc == RC_OK && code == 200 && text.data ? metric_of(text.data, "leasehold_database_disk_free_bytes") : NAN;
-  const bool low = !(room >= DISK_BYTES_LEAST);
-  if (rc == RC_OK)
-    finding_say(f, low ? FINDING_WARN : FINDING_OK, "the database's disk has %s GB left%s",
-                show_figure(room / 1e9, 1).text, low ? ": a full disk stops every run; make room, or move --db" : "");
+  *let_in = code != 401 && code != 403;
+  if (rc == RC_OK && !*let_in)
+    finding_say(f, FINDING_FAIL,
+                "the coordinator %s (status %d): --auth-token, or LEASEHOLD_AUTH_TOKEN, is to be the admin's, or a "
+                "viewer's, who may look",
+                s->token[0] ? "refuses this token" : "asks for a token", code);
+  else if (rc == RC_OK)
+    say_room(f, code == 200 && text.data ? metric_of(text.data, "leasehold_database_disk_free_bytes") : NAN);
   if (rc == RC_OK && code == 200 && text.data) check_version(f, "the coordinator", text.data);
   buf_free(&text);
   return rc;
@@ -152,13 +179,15 @@ static enum rc check_runs(struct session *s, struct findings *f, struct err *err
 
 static enum rc services(struct session *s, struct findings *f, struct err *err) {
   struct pace_found pace;
-  enum rc rc = check_ready(s, f, err);
+  bool goes_on;
+  enum rc rc = check_ready(s, f, &goes_on, err);
   if (rc == RC_UNAVAILABLE || rc == RC_TIMEOUT) {
     const struct err cause = *err;
     return err_set(err, rc, NULL, "%.600s; before any service runs: leasehold doctor [FILE] --model FOLDER",
                    cause.message);
   }
-  if (rc == RC_OK) rc = check_room(s, f, err);
+  if (rc == RC_OK && goes_on) rc = check_room(s, f, &goes_on, err);
+  if (!goes_on) return rc;
   if (rc == RC_OK) check_coordinator_machine(s, f);
   if (rc == RC_OK) rc = check_workers(s, f, &pace, err);
   if (rc == RC_OK) rc = check_runs(s, f, err);
