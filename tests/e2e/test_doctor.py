@@ -4,6 +4,7 @@ What would break: a set-up that cannot work is called well; one that works is no
 Where the machine under the test cannot be made slow or wrong (a disk, a clock, a full one), a relay before the real coordinator changes the one figure.
 """
 import http.server
+import itertools
 import json
 import re
 import shutil
@@ -266,6 +267,37 @@ def test_figures_that_are_not_well(cluster):
         with Relay(cluster.coordinator.url, change) as url:
             status, found = doctor(url)
         assert hows(found, pattern) == [how] and status == (how == "fail"), (pattern, found)
+
+
+def test_servers_with_other_weights_and_names_that_are_not_one_process(cluster):
+    run = cluster.create_run(grpo_config(100000, groups=2, samples=4))
+    cluster.wait_until("it goes on", lambda: len(cluster.status(run)["history"]) > 2)
+    asked_workers = itertools.count()
+
+    def with_gen(**members):
+        def change(asked, content):
+            if asked != "/v1/workers":
+                return content
+            workers, at = json.loads(content), next(asked_workers)
+            for worker in workers["workers"]:
+                if worker["name"] == "gen":
+                    worker.update({name: value(at) if callable(value) else value for name, value in members.items()})
+            return json.dumps(workers).encode()
+
+        return change
+
+    try:
+        assert not [what for _, what in doctor(cluster)[1] if "other weights" in what or "registered again" in what]
+        for change, pattern in (
+            (with_gen(loaded_digest="5" * 64), f"gen has other weights than run {run} needs .555555555555, not [0-9a-f]{{12}}., .*--model"),
+            (with_gen(id=lambda at: f"w9{at % 2}"), "gen has registered again meanwhile: .* --name"),
+        ):
+            with Relay(cluster.coordinator.url, change) as url:
+                assert hows(doctor(url)[1], pattern) == ["warn"]
+        with Relay(cluster.coordinator.url, with_gen(loaded_digest=lambda at: f"{at:064x}")) as url:
+            assert not [what for _, what in doctor(url)[1] if "other weights" in what], "it is taking one version after the other"
+    finally:
+        call("POST", f"{cluster.coordinator.url}/v1/runs/{run}/stop")
 
 
 def test_nobody_answers():

@@ -134,7 +134,8 @@ static double check_sampling(struct session *s, struct findings *f, const struct
   char body[256];
   if (!(json_find_number(w, "ready") > 0)) {
     finding_say(f, FINDING_WARN,
-                "%s has no weights yet, so how fast it samples is not known; it takes some when a run begins", name);
+                "%s has no weights %s, so how fast it samples is not known; it takes some when a run begins", name,
+                show_word(w, "loaded_digest", NULL) ? "of a run" : "yet");
     return NAN;
   }
   snprintf(body, sizeof body,

@@ -11,6 +11,7 @@
 
 #include "services/cli/commands/before.h"
 #include "services/cli/commands/check_run.h"
+#include "services/cli/commands/check_weights.h"
 #include "services/cli/commands/show.h"
 
 #define DISK_BYTES_LEAST 5e9
@@ -125,14 +126,15 @@ static void say_pool(struct findings *f, const struct pool *p) {
 static enum rc check_workers(struct session *s, struct findings *f, struct pace_found *pace, struct err *err) {
   struct json *answer = NULL;
   struct pool p = {0};
-  const enum rc rc = session_get(s, "/v1/workers", NULL, NULL, &answer, err);
+  enum rc rc = session_get(s, "/v1/workers", NULL, NULL, &answer, err);
   if (rc != RC_OK) return rc;
   const struct json *workers = json_find(answer, "workers");
   for (size_t i = 0; i < json_length(workers); i++) check_worker(f, &p, json_at(workers, i));
   say_pool(f, &p);
   check_services(s, f, workers, pace);
+  rc = check_names(s, f, workers, err);
   json_free(answer);
-  return RC_OK;
+  return rc;
 }
 
 /* ---- runs ---- */
@@ -167,6 +169,7 @@ static enum rc check_runs(struct session *s, struct findings *f, struct err *err
     queued += strcmp(state, "queued") == 0;
     active += works;
     if (works) rc = check_reward_servers(s, f, show_word(run, "id", ""), err);
+    if (rc == RC_OK && strcmp(state, "running") == 0) rc = check_weights(s, f, run, err);
     if (!paused && (!why || strcmp(state, "failed") == 0)) continue;
     finding_say(f, paused ? FINDING_FAIL : FINDING_WARN, "run %s is %s%s%s%s", show_word(run, "id", ""), state,
                 why ? ": " : "", why ? why : "", paused ? "; resume or stop it: others wait behind it" : "");
