@@ -164,7 +164,8 @@ def test_a_run_is_started_by_the_form_watched_live_paused_resumed_and_stopped(br
     page = browser.page()
     visit(page, cluster, "start")
     page.click("form button.main")
-    page.wait("document.querySelector('[role=alert]')")  # no dataset: refused with the coordinator's sentence
+    page.wait("document.querySelector('[role=alert]')")  # refused with the coordinator's sentence
+    assert page.evaluate("document.querySelector('[role=alert]').textContent") == "dataset: expected this field, got none"
     page.evaluate("sessionStorage.setItem('leasehold-draft', " + json.dumps(json.dumps(config(name="by the form", rounds=4000))) + ")")
     visit(page, cluster, "")
     visit(page, cluster, "start")
@@ -283,6 +284,7 @@ def test_a_token_is_asked_for_and_kept_in_the_tab(browser, tmp_path):
         time.sleep(0.5)
         give("secret")
         page.wait("document.querySelector('main h1').textContent === 'Runs'")
+        page.wait("/warmup.json[^]*grpo.json/.test(document.querySelector('main pre').textContent)")  # no runs yet: in this order they work
         page.open(cluster.coordinator.url + "/#/start")
         page.wait("document.querySelector('main h1').textContent === 'Start a run'")
         assert page.evaluate("localStorage.getItem('leasehold-token')") is None

@@ -4,7 +4,7 @@ import shutil
 import pytest
 
 from harness import DATA, Cluster, call, grpo_config, warmup_config
-from test_page import visit
+from test_page import SHOTS, visit
 from test_roles import TOKENS, Guarded, bearer
 
 
@@ -137,3 +137,25 @@ def test_a_refused_token_and_a_refused_action_are_called_so(browser, tmp_path):
         assert "The connection to the coordinator" not in page.text()
         page.press("2")
         page.wait("document.querySelector('main h1').textContent === 'Reward' && !document.querySelector('#bar .note')")
+
+
+def test_long_names_leave_the_bar_one_line_and_words_whole(browser, cluster):
+    name = "three dependent steps modulo ten, again with a smaller learning rate and twice the samples"
+    run = cluster.create_run(small(100000, name=name))
+    cluster.wait_until("a few rounds are done", lambda: len(cluster.status(run)["history"]) > 2)
+    page = browser.page(1280, 900)
+    visit(page, cluster, f"{run}/overview")
+    page.wait("document.querySelector('#bar').textContent.includes('to go')")
+    assert buttons(page) == ["Pause", "Stop"]
+    height = "document.querySelector('{}').getBoundingClientRect().height"
+    assert page.evaluate(f"{height.format('#bar')} < 2 * {height.format('#bar button')}")
+    page.screenshot(SHOTS / "bar.png", whole=False)
+    assert page.evaluate("document.querySelector('#bar .name').title") == name
+    phone = browser.page(390, 844)
+    visit(phone, cluster, "")
+    phone.screenshot(SHOTS / "bar-phone.png", whole=False)
+    widths = phone.evaluate("[...document.querySelectorAll('td .wrap')].map((node) => node.getBoundingClientRect().width)")
+    assert widths and min(widths) >= 80, "a column that is narrower than its words"
+    assert phone.evaluate("document.querySelector('td .chip').getBoundingClientRect().right") <= 390, "the state is what one looks for"
+    stop(cluster, run)
+    assert page.faults == [] and phone.faults == []

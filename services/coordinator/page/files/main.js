@@ -94,12 +94,12 @@ function showBar() {
   if (data?.status) {
     const { state, round, rounds, name, eta_ms } = data.status;
     const done = data.rounds.length;
-    now.append(el("strong", {}, data.id), el("span", { class: "wrap" }, name || ""), stateChip(state));
+    now.append(el("strong", {}, data.id), el("span", { class: "name", title: name }, name || ""), stateChip(state));
     if (rounds) now.append(el("div", { class: "progress", role: "progressbar", "aria-label": "Rounds done", "aria-valuemin": 0, "aria-valuemax": rounds, "aria-valuenow": Math.min(done, rounds) }, el("div", { style: { width: percent(Math.min(1, done / rounds)).replace(" ", "") } })),
       el("span", { class: "quiet small" }, `${count(done)} of ${count(rounds)} rounds${state === "running" && eta_ms !== null && round !== null ? `, ${duration(eta_ms)} to go` : ""}`));
     now.append(...controls(state).filter(Boolean));
   }
-  fill(bar, el("a", { class: "brand", href: "#/" }, el("img", { src: "/page/icon.svg", alt: "" }), "Leasehold"), now, el("span", { class: "spring" }),
+  fill(bar, el("a", { class: "brand", href: "#/" }, el("img", { src: "/page/icon.svg", alt: "" }), "Leasehold"), now,
     el("a", { href: "#/compare" }, "Compare"), el("a", { href: "#/start" }, "Start a run"), themeButton(), refused ? note(refused, "bad") : null);
 }
 

@@ -28,7 +28,7 @@ export async function mount(root, { go }) {
     { label: "Mode", cell: (run) => run.mode },
     { label: "Rounds", number: true, cell: (run) => `${count(done(run))} / ${count(run.rounds)}` },
     { label: "Reward", number: true, cell: (run) => number(run.reward_mean) },
-    { label: "Begun", cell: (run) => el("span", { class: "small" }, when(run.started_ms ?? run.created_ms)) },
+    { label: "Begun", cell: (run) => el("span", { class: "small line" }, when(run.started_ms ?? run.created_ms)) },
     { label: "Took", number: true, cell: (run) => (run.started_ms ? duration((run.ended_ms ?? Date.now()) - run.started_ms) : "–") },
   ];
 
@@ -36,7 +36,8 @@ export async function mount(root, { go }) {
     const { runs } = await get("/v1/runs?limit=1000", { signal: stopping.signal });
     if (list.contains(document.activeElement) && document.activeElement !== document.body) return;
     fill(list, runs.length ? table(columns, runs, { caption: "Runs", picked: (run) => go(`#/${run.id}/overview`) })
-      : [el("h2", {}, "No runs yet"), el("p", {}, "Start one from the form, or post a configuration:"), el("pre", { class: "mono wrap" }, `curl -X POST ${location.origin}/v1/runs -d @deploy/demo/runs/grpo.json`)]);
+      : [el("h2", {}, "No runs yet"), el("p", {}, "Start one from the form, or post a configuration. Those of the demo: a supervised warm-up first, then reinforcement learning, which goes on with its weights:"),
+        el("pre", { class: "mono wrap" }, ["warmup", "grpo"].map((name) => `curl -X POST ${location.origin}/v1/runs -d @deploy/demo/runs/${name}.json`).join("\n"))]);
   }
   await load();
   const timer = setInterval(() => document.hidden || load().catch((error) => aborted(error) || fill(list, note(error.message, "bad"))), AGAIN_MS);

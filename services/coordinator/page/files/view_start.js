@@ -120,7 +120,7 @@ export async function mount(root, { go }) {
 
   function refuse(error) {
     const path = [...fields.keys()].find((key) => key === error.field) || [...fields.keys()].find((key) => error.field && error.field.startsWith(`${key}`));
-    fill(said, note(error.message, "bad"));
+    fill(said, note(!error.field || error.message.includes(error.field) ? error.message : `${error.field}: ${error.message}`, "bad"));
     const node = path && fields.get(path).node;
     if (!node) return said.scrollIntoView({ block: "nearest" });
     for (let up = node.closest("details"); up; up = up.parentElement.closest("details")) up.open = true;
