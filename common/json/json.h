@@ -25,10 +25,6 @@ enum json_type { JSON_NULL, JSON_BOOL, JSON_INT, JSON_REAL, JSON_STRING, JSON_AR
  * RC_TOO_LARGE, RC_NO_MEMORY. */
 enum rc json_parse(struct json **out, const char *bytes, size_t len, size_t bytes_max, struct err *err);
 
-/* The same, and every number becomes a JSON_REAL: for files of other programs, which write integers that 64 bits do not
- * hold. */
-enum rc json_parse_reals(struct json **out, const char *bytes, size_t len, size_t bytes_max, struct err *err);
-
 /* The same in two steps, for a caller that must find room for the tree first. */
 struct json_size {
   size_t nodes;  /* values, and members of objects */

@@ -30,6 +30,8 @@
 static inline const json_t *json_inner(const struct json *v) { return (const json_t *)v; }
 static inline const struct json *json_outer(const json_t *v) { return (const struct json *)v; }
 
+/* json_measure with the bounds that json_parse has. */
+enum rc json_measure_within(struct json_size *out, const char *bytes, size_t len, size_t bytes_max, struct err *err);
 /* json_parse_measured with more of jansson's flags. */
 enum rc json_parse_with(struct json **out, const char *bytes, size_t len, const struct json_size *size, size_t flags,
                         struct err *err);

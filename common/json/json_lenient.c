@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/base/limits.h"
 #include "common/json/json_jansson.h"
 
 enum { NUMBER_BYTES_MAX = 400 }; /* a double has at most 309 digits before its point; longer texts stay as they are */
@@ -62,8 +61,7 @@ void json_fit_numbers(char *bytes, size_t len) {
 enum rc json_parse_lenient(struct json **out, const char *bytes, size_t len, size_t bytes_max, struct err *err) {
   struct json_size size;
   *out = NULL;
-  if (bytes_max == 0) bytes_max = LIMIT_BODY_BYTES;
-  enum rc rc = json_measure(&size, bytes, len, bytes_max, LIMIT_JSON_NODES, err);
+  enum rc rc = json_measure_within(&size, bytes, len, bytes_max, err);
   if (rc != RC_OK) return rc;
   char *copy = malloc(len);
   if (!copy) return err_set(err, RC_NO_MEMORY, NULL, "%zu bytes of JSON were refused their memory", len);

@@ -71,6 +71,12 @@ static bool is_constant(const json_t *v) {
   return v->type == JANSSON_NULL || v->type == JANSSON_TRUE || v->type == JANSSON_FALSE;
 }
 
+enum rc json_measure_within(struct json_size *out, const char *bytes, size_t len, size_t bytes_max, struct err *err) {
+  if (bytes_max == 0) bytes_max = LIMIT_BODY_BYTES;
+  const size_t nodes_max = bytes_max > LIMIT_BODY_BYTES ? LIMIT_JSON_NODES_TOKENS : LIMIT_JSON_NODES;
+  return json_measure(out, bytes, len, bytes_max, nodes_max, err);
+}
+
 enum rc json_parse_with(struct json **out, const char *bytes, size_t len, const struct json_size *size, size_t flags,
                         struct err *err) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -96,22 +102,11 @@ enum rc json_parse_measured(struct json **out, const char *bytes, size_t len, co
   return json_parse_with(out, bytes, len, size, JSON_REJECT_DUPLICATES, err);
 }
 
-static enum rc measure_and_parse(struct json **out, const char *bytes, size_t len, size_t bytes_max, size_t flags,
-                                 struct err *err) {
+enum rc json_parse(struct json **out, const char *bytes, size_t len, size_t bytes_max, struct err *err) {
   struct json_size size;
   *out = NULL;
-  if (bytes_max == 0) bytes_max = LIMIT_BODY_BYTES;
-  const size_t nodes_max = bytes_max > LIMIT_BODY_BYTES ? LIMIT_JSON_NODES_TOKENS : LIMIT_JSON_NODES;
-  const enum rc rc = json_measure(&size, bytes, len, bytes_max, nodes_max, err);
-  return rc == RC_OK ? json_parse_with(out, bytes, len, &size, JSON_REJECT_DUPLICATES | flags, err) : rc;
-}
-
-enum rc json_parse(struct json **out, const char *bytes, size_t len, size_t bytes_max, struct err *err) {
-  return measure_and_parse(out, bytes, len, bytes_max, 0, err);
-}
-
-enum rc json_parse_reals(struct json **out, const char *bytes, size_t len, size_t bytes_max, struct err *err) {
-  return measure_and_parse(out, bytes, len, bytes_max, JSON_DECODE_INT_AS_REAL, err);
+  const enum rc rc = json_measure_within(&size, bytes, len, bytes_max, err);
+  return rc == RC_OK ? json_parse_measured(out, bytes, len, &size, err) : rc;
 }
 
 void json_free(struct json *root) {

@@ -125,7 +125,7 @@ static enum rc parse_files(struct chat *c, const struct chat_files *files, struc
   enum rc rc = RC_OK;
   if (files->tokenizer_config.len) {
     /* transformers writes int(1e30) for a model_max_length that it does not know; no number is read here */
-    rc = json_parse_reals(&config, files->tokenizer_config.data, files->tokenizer_config.len, CONFIG_BYTES_MAX, err);
+    rc = json_parse_lenient(&config, files->tokenizer_config.data, files->tokenizer_config.len, CONFIG_BYTES_MAX, err);
     if (rc != RC_OK) err_in_file(err, "tokenizer_config.json");
   }
   if (rc == RC_OK) rc = read_variables(c, config, err);

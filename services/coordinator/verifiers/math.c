@@ -21,7 +21,7 @@ static void gold_find(struct math_answer *out, const char *gold) {
 
 static bool in_number(char c) { return isdigit((unsigned char)c) || c == '.'; }
 
-/* Past blanks and what only sets type.  True: they stood between two digits, where they count: "1 1/2" is not "11/2". */
+/* Past blanks and what only sets type.  True: they stood between two digits, where they count: "1 1/2", not "11/2". */
 static bool skip(const char *text, size_t len, size_t *at) {
   const size_t from = *at;
   while (*at < len && (isspace((unsigned char)text[*at]) || text[*at] == '$')) ++*at;

@@ -9,8 +9,8 @@
  * Words: letters, digits and the signs of numbers count, in any case.  Units may be missing; two units that are known
  * to differ, do.
  *
- * In doubt they are unequal: no reward is better than a wrong one.  Pure; bounded by LIMIT_VERIFIER_STEPS pairs and nodes
- * computed, counted: MATH_ITEMS_MAX numbers or short formulas, in any order, stay within. */
+ * In doubt they are unequal: no reward is better than a wrong one.  Pure; bounded by LIMIT_VERIFIER_STEPS pairs and
+ * nodes computed, counted: MATH_ITEMS_MAX numbers or short formulas, in any order, stay within. */
 #ifndef LEASEHOLD_COORDINATOR_VERIFIERS_MATH_COMPARE_H
 #define LEASEHOLD_COORDINATOR_VERIFIERS_MATH_COMPARE_H
 

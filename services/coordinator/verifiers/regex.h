@@ -3,8 +3,8 @@
  *
  * The steps of a match are counted over all places where it may begin, up to LIMIT_VERIFIER_STEPS and eight for each
  * byte of the text, and PCRE2 bounds its depth and memory; it is interpreted, not compiled to machine code, so that the
- * verdict is the same on every machine.  A match that runs into a bound earns nothing and is not well formed.  Pure, any
- * thread. */
+ * verdict is the same on every machine.  A match that runs into a bound earns nothing and is not well formed.  Pure,
+ * any thread. */
 #ifndef LEASEHOLD_COORDINATOR_VERIFIERS_REGEX_H
 #define LEASEHOLD_COORDINATOR_VERIFIERS_REGEX_H
 

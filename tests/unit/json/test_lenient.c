@@ -55,6 +55,16 @@ static void test_they_are_near_what_was_written(void **state) {
   assert_true(number_of(long_one) == 1e308);
 }
 
+/* What transformers writes for a model_max_length that it does not know. */
+static void test_one_with_thirty_zeros_is_nearly_what_was_meant(void **state) {
+  (void)state;
+  struct json *v;
+  assert_int_equal(json_parse_lenient(&v, "[1000000000000000019884624838656]", 33, 0, &err), RC_OK);
+  const double value = json_number(json_at(v, 0));
+  assert_true(value > 0.999e30 && value < 1.001e30);
+  json_free(v);
+}
+
 static void test_of_a_key_that_comes_twice_the_last_value_counts(void **state) {
   (void)state;
   static const char text[] = "{\"a\":{\"x\":1},\"b\":2,\"a\":[3]}";
@@ -84,6 +94,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_numbers_beyond_ours_become_reals_where_they_stand),
       cmocka_unit_test(test_they_are_near_what_was_written),
+      cmocka_unit_test(test_one_with_thirty_zeros_is_nearly_what_was_meant),
       cmocka_unit_test(test_of_a_key_that_comes_twice_the_last_value_counts),
       cmocka_unit_test(test_what_is_no_json_is_refused),
   };

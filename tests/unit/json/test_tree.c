@@ -128,21 +128,6 @@ static void test_size_is_bounded(void **state) {
   json_free(NULL);
 }
 
-static void test_integers_of_any_size_are_reals_where_asked_for(void **state) {
-  (void)state;
-  static const char text[] = "[1000000000000000019884624838656,-9223372036854775809,7,1.5]";
-  struct json *root;
-  int64_t seven;
-  assert_int_equal(json_parse(&root, text, sizeof text - 1, 0, &err), RC_INVALID);
-  assert_int_equal(json_parse_reals(&root, text, sizeof text - 1, 0, &err), RC_OK);
-  for (size_t i = 0; i < 4; i++) assert_int_equal(json_type_of(json_at(root, i)), JSON_REAL);
-  assert_true(json_number(json_at(root, 0)) == 1e30 && json_number(json_at(root, 1)) == -0x1p63);
-  assert_true(json_as_int(json_at(root, 2), &seven) && seven == 7);
-  json_free(root);
-  assert_int_equal(json_parse_reals(&root, "[1,1", 4, 0, &err), RC_INVALID);
-  assert_int_equal(json_parse_reals(&root, "[1,1]", 5, 4, &err), RC_TOO_LARGE);
-}
-
 static void test_walking(void **state) {
   (void)state;
   static const char text[] = "{\"z\":1,\"a\":[true,null,2.0,\"s\\u00e9\"],\"m\":{}}";
@@ -185,7 +170,6 @@ int main(void) {
       cmocka_unit_test(test_duplicate_keys_are_refused),
       cmocka_unit_test(test_depth_is_bounded),
       cmocka_unit_test(test_size_is_bounded),
-      cmocka_unit_test(test_integers_of_any_size_are_reals_where_asked_for),
       cmocka_unit_test(test_walking),
   };
   return cmocka_run_group_tests_name("json/tree", tests, NULL, NULL);
