@@ -12,8 +12,10 @@
 #include "common/base/limits.h"
 #include "common/json/json.h"
 
-#define WIRE_COUNT(array) (sizeof(array) / sizeof *(array))
-#define WIRE_EXACT_MAX    9007199254740991.0 /* 2^53 - 1 */
+#define WIRE_COUNT(array)    (sizeof(array) / sizeof *(array))
+#define WIRE_EXACT_MAX       9007199254740991.0 /* 2^53 - 1 */
+/* The least temperature that is divided by, but for 0, greedy: a logit of 10 by 1e-38 is beyond a float32. */
+#define WIRE_TEMPERATURE_MIN 1e-30
 
 enum {
   WIRE_NAME_BYTES = LIMIT_NAME_MAX - 1, /* a FIELD_STRING with this maximum is a name: its characters are checked */

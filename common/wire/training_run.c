@@ -169,9 +169,9 @@ static enum rc training_config_check(const struct training_config *c, struct err
   if (!(c->beta1 < 1)) return err_set(err, RC_INVALID, "beta1", "expected at least 0 and below 1, got %g", c->beta1);
   if (!(c->beta2 < 1)) return err_set(err, RC_INVALID, "beta2", "expected at least 0 and below 1, got %g", c->beta2);
   if (!(c->eps >= DBL_MIN)) return err_set(err, RC_INVALID, "eps", "expected a positive number, got %g", c->eps);
-  if (strcmp(c->objective, "evaluate") != 0 && !((float)c->temperature >= FLT_MIN))
-    return err_set(err, RC_INVALID, "temperature", "expected a positive temperature for training, got %g",
-                   c->temperature);
+  if (strcmp(c->objective, "evaluate") != 0 && !(c->temperature >= WIRE_TEMPERATURE_MIN))
+    return err_set(err, RC_INVALID, "temperature", "expected a temperature of at least %g for training, got %g",
+                   WIRE_TEMPERATURE_MIN, c->temperature);
   if (strcmp(c->objective, "evaluate") != 0 && c->chunk_tokens < 2)
     return err_set(err, RC_INVALID, "chunk_tokens", "expected at least 2 for training, got %d", c->chunk_tokens);
   return training_config_check_cut(c, err);

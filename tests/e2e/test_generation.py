@@ -147,7 +147,7 @@ def test_bytes_that_are_no_request_are_422(alone, body):
 
 
 def test_extreme_sampling_still_answers_numbers(alone):
-    extremes = [dict(temperature=1e-30), dict(temperature=1e-45), dict(temperature=1e-300), dict(temperature=100), dict(top_k=1048576), dict(top_p=1e-6), dict(min_p=1), dict(seed=str(2**64 - 1))]
+    extremes = [dict(temperature=1e-30), dict(temperature=1.2e-38), dict(temperature=1e-45), dict(temperature=1e-300), dict(temperature=100), dict(top_k=1048576), dict(top_p=1e-6), dict(min_p=1), dict(seed=str(2**64 - 1))]
     greedy = generate(alone.gen, sampled(temperature=0))["output_ids"]
     for extreme in extremes:
         answer = generate(alone.gen, {**sampled(**{"temperature": 1, **extreme}), "return_logprob": True})

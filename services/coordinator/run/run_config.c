@@ -2,12 +2,12 @@
  * fixed order the hash covers. */
 #include "services/coordinator/run/run_config.h"
 
-#include <float.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/base/buf.h"
 #include "common/base/limits.h"
+#include "common/wire/fields.h"
 #include "services/coordinator/run/recipe.h"
 #include "services/coordinator/verifiers/reward_config.h"
 
@@ -430,11 +430,10 @@ static enum rc resolve(struct run_config *c, bool has_total_steps, bool has_grou
     return err_set(err, RC_INVALID, "groups_per_round",
                    "expected at least 1, got %d; 0 (the whole dataset) is for objective 'evaluate'",
                    c->groups_per_round);
-  if (!evaluates && !supervised && !((float)c->sampling.temperature >= FLT_MIN)) { /* as the trainer counts it */
-    return err_set(
-        err, RC_INVALID, "sampling.temperature",
-        "training needs a temperature above 0 as a float32, so that log-probabilities can be repeated; got %g",
-        c->sampling.temperature);
+  if (!evaluates && !supervised && !(c->sampling.temperature >= WIRE_TEMPERATURE_MIN)) { /* as the trainer has it */
+    return err_set(err, RC_INVALID, "sampling.temperature",
+                   "training needs a temperature of at least %g, so that log-probabilities can be repeated; got %g",
+                   WIRE_TEMPERATURE_MIN, c->sampling.temperature);
   }
   if (supervised) {
     reward_rule_of(&c->verifier, VERIFIER_NONE);

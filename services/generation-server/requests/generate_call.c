@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "common/base/clock.h"
+#include "common/wire/fields.h"
 
 enum { STOP_IDS_MAX = 2 * LIMIT_STOP_TOKENS + LIMIT_STOP_TEXTS };
 
@@ -87,7 +88,7 @@ static enum rc make_job(struct decode_job **out, const struct generate_call *cal
         .prompt = prompt->text ? encoded.items : prompt->ids.items,
         .prompt_count = prompt_count,
         .max_new = p->max_new_tokens > 0 ? p->max_new_tokens : room_behind(prompt_count, loaded),
-        .sampling = {.temperature = (float)p->temperature,
+        .sampling = {.temperature = p->temperature < WIRE_TEMPERATURE_MIN ? 0 : (float)p->temperature,
                      .top_k = p->top_k > 0 ? p->top_k : 0,
                      .top_p = (float)p->top_p,
                      .min_p = (float)p->min_p},

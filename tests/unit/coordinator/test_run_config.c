@@ -155,6 +155,7 @@ static const struct faulty_config {
     {"{\"dataset\":{\"path\":\"a\"},\"group_timeout_ms\":0}", "group_timeout_ms", RC_INVALID},
     {"{\"dataset\":{\"path\":\"a\"},\"filter\":{\"refill_max\":5000}}", "filter.refill_max", RC_INVALID},
     {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"temperature\":0}}", "sampling.temperature", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"temperature\":1.2e-38}}", "sampling.temperature", RC_INVALID},
     {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"top_k\":-1}}", "sampling.top_k", RC_INVALID},
     {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"top_p\":0}}", "sampling.top_p", RC_INVALID},
     {"{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"min_p\":2}}", "sampling.min_p", RC_INVALID},

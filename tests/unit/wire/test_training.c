@@ -331,6 +331,7 @@ static void a_training_configuration_is_bounded(void **state) {
   message_check_refused(m, "\"lr\":1e-06", "\"lr\":\"1e-06\"", "training.lr");
   message_check_refused(m, "\"temperature\":1.5", "\"temperature\":0", "training.temperature");
   message_check_refused(m, "\"temperature\":1.5", "\"temperature\":1e-45", "training.temperature");
+  message_check_refused(m, "\"temperature\":1.5", "\"temperature\":1.2e-38", "training.temperature"); /* it overflows */
   message_check_refused(m, "\"checkpoint_every\":10", "\"checkpoint_every\":0",
                         "training.checkpoint_every"); /* the trainer divides by it */
   message_check_refused(&minibatch_run_message, "\"8bit\"", "\"8\"", "training.optimizer_moments");
