@@ -396,7 +396,7 @@ deps: ## install what is missing (Debian packages, by name)
 demo demo-dapo demo-reward: MPI_PACKAGES = # not needed for one trainer
 demo demo-dapo demo-reward: LINT_PACKAGES =
 demo demo-dapo demo-reward: MODEL_PACKAGES =
-demo: deps ## install, build, train a small base and run GRPO until it has learned (SEED=n, MODE=sync|inflight, CONTROL=shuffled|lr0, CPUS=0,1)
+demo: deps ## install, build, train a small base and run GRPO until it has learned (SEED=n, MODE=sync|inflight, CONTROL=shuffled|lr0, CPUS=0,1, KEEP=1: the services stay)
 	@MAKE='$(MAKE)' deploy/demo/prepare build $(BUILD)/build.log all
 	@deploy/demo/demo.sh
 
