@@ -6,7 +6,7 @@ import subprocess
 import threading
 import urllib.parse
 
-from harness import BIN, Cluster, call, grpo_config
+from harness import BIN, Cluster, call, grpo_config, warmup_config
 
 TOLD_BY_A_HEARTBEAT = ("seen_ms", "loaded_digest", "slots_busy", "busy_slot_us", "tokens_sampled", "leases", "clock_skew_ms")
 
@@ -59,6 +59,19 @@ def check_tables(cluster, run, status):
     assert "neither is better" in compared and compared.startswith(f"{run}: {status['evaluations'][-1]['accuracy']:.4f}")
 
 
+def check_nothing_to_show(cluster, run):
+    """One sentence on standard error, and no failure: scripts that read standard output see nothing."""
+    assert leasehold(cluster, "rollouts", run, "--round", 500) == (0, "", f"leasehold: run {run} has no rollouts of round 500; its newest round is 3\n")
+    supervised = cluster.run(warmup_config(1))["id"]
+    assert leasehold(cluster, "rollouts", supervised) == (0, "", f"leasehold: run {supervised} is supervised: it samples nothing\n")
+    assert leasehold(cluster, "rollouts", supervised, "--json")[2] == ""
+    for args in (("r99", run), (run, "r99.3")):
+        status, output, error = leasehold(cluster, "run", "compare", *args)
+        assert status == 1 and not output and "there is no run r99" in error
+    status, _, error = leasehold(cluster, "run", "compare", run, supervised)
+    assert status == 1 and f"run {supervised} has no finished evaluation" in error
+
+
 def check_states(cluster):
     """Pause, watch, stop: what scripts go by."""
     run = said(cluster, "run", "start", "-", stdin=json.dumps(grpo_config(1000, groups=2, samples=4))).strip()
@@ -79,6 +92,7 @@ def test_the_command_line(base_model, tmp_path):
     assert leasehold("http://127.0.0.1:1", "doctor")[0] == 3
     with Cluster(tmp_path, model=base_model) as cluster:
         check_usage(cluster)
+        assert leasehold(cluster, "run", "list") == (0, "", "leasehold: there are no runs yet\n")
         status, output, _ = leasehold(cluster, "doctor")
         assert status == 1 and "fail  no generation-server is registered" in output and "ok    1 trainer-server, 1 of them holds" in output
         cluster.add_server("gen", "--slots", 16)
@@ -98,6 +112,7 @@ def test_the_command_line(base_model, tmp_path):
         assert [json.loads(line) for line in said(cluster, "run", "watch", run, "--json").splitlines()] == done["history"]
         check_tables(cluster, run, done)
         check_curl(cluster, run)
+        check_nothing_to_show(cluster, run)
         made["groups_per_round"] = 0
         config.write_text(json.dumps(made))
         status, output, error = leasehold(cluster, "run", "start", config)

@@ -33,6 +33,21 @@ static void print_rollout(const struct json *r) {
   print_member(r, "verdict", "detail");
 }
 
+/* Why nothing is shown, in a sentence. */
+static enum rc say_no_rollouts(struct session *s, struct err *err) {
+  struct json *run = NULL;
+  const enum rc rc = session_get(s, "/v1/runs/", s->words[0], "?history=0", &run, err);
+  if (rc == RC_OK && strcmp(show_word(run, "objective", ""), "cross_entropy") == 0)
+    fprintf(stderr, "leasehold: run %s is supervised: it samples nothing\n", show_word(run, "id", ""));
+  else if (rc == RC_OK && s->round >= 0)
+    fprintf(stderr, "leasehold: run %s has no rollouts of round %lld; its newest round is %s\n",
+            show_word(run, "id", ""), (long long)s->round, show_figure(json_find_number(run, "round"), 0).text);
+  else if (rc == RC_OK)
+    fprintf(stderr, "leasehold: run %s has no rollouts yet\n", show_word(run, "id", ""));
+  json_free(run);
+  return rc;
+}
+
 enum rc rollouts_show(struct session *s, int *status, struct err *err) {
   char tail[TAIL_MAX];
   struct json *answer = NULL;
@@ -40,9 +55,10 @@ enum rc rollouts_show(struct session *s, int *status, struct err *err) {
     snprintf(tail, sizeof tail, "/rollouts?limit=%lld", (long long)s->limit);
   else
     snprintf(tail, sizeof tail, "/rollouts?limit=%lld&round=%lld", (long long)s->limit, (long long)s->round);
-  const enum rc rc = session_get(s, "/v1/runs/", s->words[0], tail, &answer, err);
+  enum rc rc = session_get(s, "/v1/runs/", s->words[0], tail, &answer, err);
   const struct json *rollouts = json_find(answer, "rollouts");
   for (size_t i = 0; !s->json && i < json_length(rollouts); i++) print_rollout(json_at(rollouts, i));
+  if (rc == RC_OK && !s->json && json_length(rollouts) == 0) rc = say_no_rollouts(s, err);
   *status = EXIT_DONE;
   json_free(answer);
   return rc;

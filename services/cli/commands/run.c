@@ -73,6 +73,7 @@ enum rc run_list(struct session *s, int *status, struct err *err) {
   const struct json *runs = json_find(answer, "runs");
   *status = EXIT_DONE;
   for (size_t i = 0; !s->json && i < json_length(runs); i++) print_head(json_at(runs, i));
+  if (rc == RC_OK && !s->json && json_length(runs) == 0) fprintf(stderr, "leasehold: there are no runs yet\n");
   json_free(answer);
   return rc;
 }
@@ -125,6 +126,19 @@ enum rc run_stop(struct session *s, int *status, struct err *err) { return contr
 
 /* ---- compare ---- */
 
+/* Of "r1.10" or "r1": an evaluation that is not found is mostly of no run at all. */
+static enum rc run_of_evaluation(struct session *s, const char *word, struct err *err) {
+  char id[LIMIT_NAME_MAX];
+  struct json *run = NULL;
+  const bool shown = s->json;
+  snprintf(id, sizeof id, "%.*s", (int)strcspn(word, "."), word);
+  s->json = false;
+  const enum rc rc = session_get(s, "/v1/runs/", id, "?history=0", &run, err);
+  s->json = shown;
+  json_free(run);
+  return rc;
+}
+
 enum rc run_compare(struct session *s, int *status, struct err *err) {
   struct json *answer = NULL;
   struct buf query = BUF_INIT;
@@ -135,6 +149,12 @@ enum rc run_compare(struct session *s, int *status, struct err *err) {
   enum rc rc = buf_check(&query, err);
   if (rc == RC_OK) rc = session_get(s, "/v1/compare", NULL, query.data, &answer, err);
   buf_free(&query);
+  for (int i = 0; rc == RC_NOT_FOUND && i < 2; i++) {
+    struct err other = {0};
+    if (run_of_evaluation(s, s->words[i], &other) != RC_NOT_FOUND) continue;
+    if (err) *err = other;
+    break;
+  }
   *status = EXIT_DONE;
   if (rc == RC_OK && !s->json) {
     const double low = json_find_number(answer, "low"), high = json_find_number(answer, "high");
