@@ -176,7 +176,6 @@ def environment_of(cluster, *without, **other):
 
 def configured(folder, cluster, environment):
     """The scrape_configs that deploy/prometheus/configure makes, with the cluster's addresses."""
-    folder.mkdir()
     subprocess.run([ROOT / "deploy/prometheus/configure", folder], env=environment, check=True)
     promtool("check", "config", folder / "prometheus.yml")
     scrapes = yaml.safe_load((folder / "prometheus.yml").read_text())["scrape_configs"]
