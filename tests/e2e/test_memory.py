@@ -211,7 +211,7 @@ def test_what_is_mapped_or_not_kept_is_not_in_memory(alone):
         held_to_its_plan(trainer, tiny)
         follows(planned(trainer), trainer_formula(CONFIG, 1024, **formula))
         trainer.stop()
-        assert sorted(p.name for p in (alone.folder / f"{name}-state").iterdir()) == ["latest", "r1"], name
+        assert sorted(p.name for p in (alone.folder / f"{name}-state").iterdir()) == ["latest", "r1", "trainer-lock"], name
         written.add((alone.folder / f"{name}-state/r1/v2/optimizer.safetensors").read_bytes())
         trainer.restart()  # and makes no version yet, so that it takes less
         digests.add(call("GET", trainer.url + "/v1/model")["digest"])

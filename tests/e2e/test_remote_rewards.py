@@ -146,7 +146,8 @@ def test_slow_wrong_and_killed_servers_cost_time_only(cluster, judge, expected):
     judge.mode("wrong")
     run = cluster.create_run(config(http(judge, breaker_failures=2, breaker_ms=100)))
     cluster.wait_until("the server was asked and is of no use", lambda: (known := cluster.status(run)["reward_servers"]) and known[0]["failures"] > 1)
-    assert "answered with status 422: " in (said := servers(cluster.status(run))["last_error"]) and "ValueError" in said, said
+    last_error = servers(cluster.status(run))["last_error"]
+    assert "answered with status 422: " in last_error and "ValueError" in last_error, last_error
     cluster.wait_until("the run says so", lambda: (status := cluster.status(run))["waiting_for"] and "ValueError" in status["waiting_for"])
     assert all(one["reward"] is None for one in call("GET", f"{cluster.coordinator.url}/v1/runs/{run}/rollouts?round=0")["rollouts"])
     judge.kill()
