@@ -52,6 +52,10 @@ static enum rc batch_check(struct engine *e, const struct submit_batch *in, stru
   if (rc != RC_OK) return rc;
   if (!run_config_trains(&e->run.training))
     return err_set(err, RC_CONFLICT, "run", "run %s evaluates, it takes no batches", in->run);
+  if (e->learning.learner_chunk != e->run.training.chunk_tokens)
+    return err_set(err, RC_CONFLICT, "run",
+                   "run %s takes chunks of %d tokens: start the trainer with --chunk-tokens %d", in->run,
+                   e->run.training.chunk_tokens, e->run.training.chunk_tokens);
   if (e->next_step.pending)
     return err_set(err, RC_CONFLICT, "version", "step %s was taken and is not durable yet; submit it again first",
                    e->next_step.pending_id);

@@ -26,6 +26,7 @@ float *learning_scratch(struct learning *l) {
 
 enum rc learning_set_chunk(struct engine *e, int chunk_tokens, struct err *err) {
   struct learning *l = &e->learning;
+  if (chunk_tokens > e->options.chunk_tokens) chunk_tokens = (int)e->options.chunk_tokens; /* memory is planned for */
   const struct learner_options options = memory_learner_options(&e->options, chunk_tokens);
   const int lanes = e->options.lanes;
   enum rc rc = RC_OK;

@@ -68,6 +68,9 @@ static enum rc checkpoint_adopt(struct engine *e, struct checkpoint *c, struct e
   enum rc rc = run_config_map(&c->meta.training, &e->run.unit, &o, err);
   if (rc == RC_OK) rc = run_config_keep(&e->run, &opened, err);
   if (rc == RC_OK) rc = run_config_digest(&run_digest, &opened, err);
+  if (rc == RC_OK && c->meta.training.chunk_tokens > e->options.chunk_tokens)
+    log_warn("run %s takes chunks of %d tokens: other runs can be opened, and this one with --chunk-tokens %d",
+             c->meta.run, c->meta.training.chunk_tokens, c->meta.training.chunk_tokens);
   if (rc == RC_OK) rc = learning_set_chunk(e, c->meta.training.chunk_tokens, err);
   if (rc == RC_OK) rc = learning_frozen_make(e, err);
   const int64_t referred = checkpoint_reference(c->meta.version, c->meta.training.reference_every);

@@ -1,5 +1,6 @@
 /* Where a run's weights come from.  What would break: a run that goes on from whatever ran before it; a checkpoint that
  * is not the one named; a start that failed and left half of other weights; an evaluation that leaves a trace. */
+#include "services/trainer-server/engine/engine.h"
 #include "services/trainer-server/engine/memory.h"
 #include "tests/unit/trainer-server/support.h"
 
@@ -153,6 +154,34 @@ static void a_folder_of_checkpoints_has_one_trainer(void **state) {
   assert_same(&got, &made);
 }
 
+/* The memory is planned for chunks of --chunk-tokens, and a run's chunks decide its bits. */
+static void a_restart_with_smaller_chunks_keeps_the_plan_and_the_run(void **state) {
+  struct rig *g = *state;
+  struct arena answers = ARENA_INIT;
+  struct batch_status batch;
+  begin(g, "r1", model);
+  const struct digest made = rig_round(g, "r1", 0, groups[0], GROUPS);
+  rig_stop(g);
+  g->options.chunk_tokens = CHUNK / 2;
+  rig_start(g);
+  const struct engine *e = trainer_engine(g->trainer);
+  assert_int_equal(e->learning.learner_chunk, CHUNK / 2);
+  struct open_run again = run_from("r1", model);
+  again.current_version = 1;
+  refuse(g, &again, RC_INVALID, "(--chunk-tokens)");
+  rig_batch(g, "r1", "r1.1.b0", 1, groups[1], GROUPS, &batch, &answers);
+  assert_int_equal(batch.state, JOB_FAILED);
+  assert_non_null(strstr(batch.error.message, "start the trainer with --chunk-tokens"));
+  struct open_run other = run_from("r2", checkpoint_of("r1", 1));
+  struct open_run_answer answer;
+  other.training.chunk_tokens = CHUNK / 2;
+  rig_open(g, &other, &answer);
+  assert_same(&answer.digest, &made);
+  rig_round(g, "r2", 0, groups[1], GROUPS);
+  g->options.chunk_tokens = CHUNK;
+  arena_free(&answers);
+}
+
 static void an_evaluation_leaves_no_trace(void **state) {
   struct rig *g = *state;
   struct err err = {0};
@@ -251,6 +280,7 @@ int main(void) {
       CASE(a_start_that_fails_half_way_leaves_the_weights_that_were_current),
       CASE(a_step_that_is_not_durable_is_not_what_a_run_begins_with),
       CASE(a_folder_of_checkpoints_has_one_trainer),
+      CASE(a_restart_with_smaller_chunks_keeps_the_plan_and_the_run),
       CASE(an_evaluation_leaves_no_trace),
       CASE(a_restart_in_mid_run_keeps_the_run_and_its_start),
       CASE(a_run_that_could_not_be_opened_is_refused_beforehand),
