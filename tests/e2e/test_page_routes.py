@@ -143,7 +143,7 @@ def test_a_group_is_shown_token_by_token(run):
     for unknown in ("r1.1.99", "r9.0.0", "r1.1", "x"):
         with pytest.raises(HttpError) as missing:
             call("GET", f"{cluster.coordinator.url}/v1/groups/{unknown}")
-        assert missing.value.status == 404 and "group" in missing.value.json()["error"]["message"]
+        assert missing.value.status == 404 and "there is no group" in missing.value.json()["error"]["message"]
 
 
 def test_entropies_are_those_of_an_independent_computation(run, base_model):
