@@ -23,8 +23,8 @@ struct heartbeat {
 
   /* The registration's thread's. */
   struct engine_counters since;           /* as they stood at the registration */
-  int64_t told_until_us;                  /* what activity.c recorded until then is in the heartbeat at hand */
-  struct step_sum steps[WIRE_STEP_SLOTS]; /* of the heartbeat at hand */
+  struct activity_report did;             /* what the heartbeat at hand tells, until it is answered */
+  struct step_sum steps[WIRE_STEP_SLOTS]; /* likewise */
 };
 
 static bool counters(struct heartbeat *h, struct engine_counters *out) {
@@ -59,13 +59,11 @@ static enum rc tell(void *context, struct worker_heartbeat *m, struct arena *are
   struct heartbeat *h = context;
   struct engine_counters now;
   struct policy active;
-  struct activity_report did;
-  activity_take(h->options.activity, &did, clock_monotonic_us());
-  h->told_until_us = did.until_us;
+  activity_take(h->options.activity, &h->did, clock_monotonic_us());
   m->draining = atomic_load(&h->draining);
-  m->sent_us = did.sent_us;
-  m->intervals = did.items;
-  m->interval_count = did.count;
+  m->sent_us = h->did.sent_us;
+  m->intervals = h->did.items;
+  m->interval_count = h->did.count;
   if (counters(h, &now)) {
     m->has_loaded = engine_policy(staging_model(h->options.staging)->engine, &active);
     if (m->has_loaded) m->loaded_digest = active.digest;
@@ -83,7 +81,7 @@ static void on_answer(void *context, const struct worker_heartbeat *m, const str
   struct heartbeat *h = context;
   leases_lost(h->options.leases, answer->lost, answer->lost_count, m->leases, m->lease_count);
   staging_follow_current(h->options.staging, &answer->current);
-  activity_told(h->options.activity, h->told_until_us);
+  activity_told(h->options.activity, h->did.until_us);
   activity_set(h->options.activity, ACTIVITY_ACTIVE, answer->run_active);
 }
 
