@@ -21,36 +21,6 @@ struct chat_encoder {
 
 static uint8_t mark_at(const struct text *text, size_t at) { return text->marks ? text->marks[at] : text->mark; }
 
-/* The first special token in [low, high) whose byte `depth` is at least `byte`.  All of them have more than depth
- * bytes. */
-static size_t lower_bound(const struct chat_words *specials, size_t low, size_t high, size_t depth, unsigned byte) {
-  while (low < high) {
-    const size_t middle = low + (high - low) / 2;
-    if ((uint8_t)specials->items[middle].bytes[depth] < byte)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low;
-}
-
-/* The length of the longest special token at `at`; 0: there is none.  Vocabularies have hundreds of them that begin
- * alike, so they are not tried one by one: any client could keep a thread busy with their first byte. */
-static size_t special_at(const struct chat *c, const struct text *text, size_t at) {
-  const struct chat_words *specials = &c->specials;
-  size_t longest = 0, low = 0, high = specials->count;
-  if (!c->special_first[(uint8_t)text->bytes[at]]) return 0;
-  for (size_t depth = 0; at + depth < text->len && low < high; depth++) {
-    const unsigned byte = (uint8_t)text->bytes[at + depth];
-    low = lower_bound(specials, low, high, depth, byte);
-    high = lower_bound(specials, low, high, depth, byte + 1);
-    if (low == high || specials->items[low].len > depth + 1) continue;
-    longest = depth + 1; /* the shorter one comes first */
-    low++;
-  }
-  return longest;
-}
-
 static bool touches_data(const struct text *text, size_t at, size_t len) {
   for (size_t i = at; i < at + len; i++)
     if (mark_at(text, i) & MARK_DATA) return true;
@@ -156,7 +126,8 @@ static enum rc encode_text(struct chat_encoder *e, struct err *err) {
   size_t done = 0;
   enum rc rc = RC_OK;
   for (size_t at = 0; at < e->text->len && rc == RC_OK;) {
-    const size_t len = special_at(e->c, e->text, at);
+    const struct added_token *special = added_longest(&e->c->specials, e->text->bytes + at, e->text->len - at);
+    const size_t len = special ? special->len : 0;
     if (len && touches_data(e->text, at, len)) {
       rc = add_piece(e, done, at, true, before, err);
       if (rc == RC_OK) rc = add_piece(e, at, at + len, false, before, err);

@@ -21,8 +21,8 @@ static const char chatml[] =
     "{{ '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 
-static enum rc add_word(struct chat *c, struct chat_words *words, const char *name, const char *bytes, size_t len,
-                        struct err *err) {
+static enum rc add_variable(struct chat *c, const char *name, const char *bytes, size_t len, struct err *err) {
+  struct chat_words *words = &c->variables;
   if (words->count == words->cap) {
     const size_t cap = words->cap ? words->cap * 2 : 16;
     struct chat_word *items = realloc(words->items, cap * sizeof *items);
@@ -36,36 +36,26 @@ static enum rc add_word(struct chat *c, struct chat_words *words, const char *na
   return RC_OK;
 }
 
-static int compare_words(const void *a, const void *b) {
-  const struct chat_word *x = a, *y = b;
-  const int order = memcmp(x->bytes, y->bytes, x->len < y->len ? x->len : y->len);
-  return order ? order : (x->len > y->len) - (x->len < y->len);
-}
-
-/* In this order the longest of them at a place is found by narrowing a range byte by byte (encode.c). */
-static void sort_specials(struct chat *c) {
-  struct chat_words *words = &c->specials;
-  size_t kept = 0;
-  if (words->count > 0) qsort(words->items, words->count, sizeof *words->items, compare_words);
-  for (size_t i = 0; i < words->count; i++) {
-    if (kept > 0 && compare_words(&words->items[kept - 1], &words->items[i]) == 0) continue;
-    words->items[kept++] = words->items[i];
-    c->special_first[(uint8_t)words->items[i].bytes[0]] = true;
-  }
-  words->count = kept;
-}
-
 static enum rc read_specials(struct chat *c, struct err *err) {
+  const int32_t vocabulary = tokenizer_vocabulary(c->tokenizer);
   struct buf content = BUF_INIT;
+  size_t count = 0;
   enum rc rc = RC_OK;
-  for (int32_t id = 0; id < tokenizer_vocabulary(c->tokenizer) && rc == RC_OK; id++) {
+  for (int32_t id = 0; id < vocabulary; id++) count += tokenizer_is_special(c->tokenizer, id);
+  c->specials.items = arena_alloc(&c->arena, count + 1, sizeof *c->specials.items);
+  if (!c->specials.items) return err_set(err, RC_NO_MEMORY, NULL, "%zu special tokens were refused memory", count);
+  for (int32_t id = 0; id < vocabulary && rc == RC_OK; id++) {
     if (!tokenizer_is_special(c->tokenizer, id)) continue;
     buf_clear(&content);
     rc = tokenizer_decode(c->tokenizer, &id, 1, false, &content, err);
-    if (rc == RC_OK && content.len) rc = add_word(c, &c->specials, NULL, content.data, content.len, err);
+    if (rc != RC_OK || content.len == 0) continue;
+    struct added_token *special = &c->specials.items[c->specials.count++];
+    *special = (struct added_token){.content = arena_strndup(&c->arena, content.data, content.len), .len = content.len};
+    if (!special->content)
+      rc = err_set(err, RC_NO_MEMORY, NULL, "a special token was refused %zu bytes", content.len);
   }
   buf_free(&content);
-  if (rc == RC_OK) sort_specials(c);
+  if (rc == RC_OK) added_set_sort(&c->specials);
   return rc;
 }
 
@@ -80,7 +70,7 @@ static enum rc read_variables(struct chat *c, const struct json *config, struct 
     if (v && json_type_of(v) == JSON_OBJECT) v = json_get(v, "content");
     if (!v || json_type_of(v) != JSON_STRING) continue;
     const char *bytes = json_string(v, &len);
-    rc = add_word(c, &c->variables, names[i], bytes, len, err);
+    rc = add_variable(c, names[i], bytes, len, err);
   }
   return rc;
 }
@@ -186,7 +176,6 @@ void chat_free(struct chat *c) {
   template_free(c->template);
   template_free(c->tool_use);
   free(c->variables.items);
-  free(c->specials.items);
   arena_free(&c->arena);
   free(c);
 }

@@ -4,6 +4,7 @@
 #define LEASEHOLD_MODEL_CHAT_STATE_H
 
 #include "common/base/arena.h"
+#include "common/model/tokenizer/added_set.h"
 #include "common/template/template.h"
 
 struct chat_request; /* chat.h */
@@ -14,7 +15,7 @@ struct json;
 #define CHAT_CONTINUE_TAG "CONTINUE_FINAL_MESSAGE_TAG "
 
 struct chat_word {
-  const char *name, *bytes; /* name: of a variable ("bos_token"); NULL for special tokens */
+  const char *name, *bytes; /* name: of a variable ("bos_token") */
   size_t len;
 };
 struct chat_words {
@@ -29,8 +30,7 @@ struct chat {
   bool has_template, has_markers;
   struct arena arena;
   struct chat_words variables; /* bos_token, ... */
-  struct chat_words specials;  /* the contents of special tokens, sorted and each once */
-  bool special_first[256];     /* one of them begins with this byte */
+  struct added_set specials;   /* the contents of special tokens; in the arena */
 };
 
 /* How a conversation is handed to the template: templates differ in what they can read. */

@@ -19,6 +19,7 @@
 #include "common/base/arena.h"
 #include "common/base/buf.h"
 #include "common/base/rc.h"
+#include "common/model/tokenizer/added_set.h"
 #include "common/model/tokenizer/token_ids.h"
 
 enum {
@@ -58,19 +59,6 @@ struct merge {
 struct merge_map {
   struct merge *slots;
   size_t mask, count;
-};
-
-struct added_token {
-  const char *content; /* for the normalized set: normalized */
-  size_t len;
-  int32_t id;
-  bool special, single_word, lstrip, rstrip;
-};
-/* Sorted by content, so that the longest match at a place is found by narrowing a range byte by byte. */
-struct added_set {
-  struct added_token *items;
-  size_t count;
-  bool first[256]; /* a token begins with this byte */
 };
 
 /* A text of a step, in the arena. */
@@ -341,7 +329,6 @@ struct added_match {
   size_t start, stop; /* the bytes that the token takes, stripped white space included */
   int32_t id;
 };
-enum rc added_set_make(struct added_set *set, struct err *err); /* sorts; RC_INVALID when two contents are equal */
 /* The next match at or after *at; *at moves behind the text that was searched.  done: the end of the match before. */
 bool added_next(struct added_match *out, const struct added_set *set, const char *text, size_t len, size_t *at,
                 size_t done, bool parse_special);

@@ -14,17 +14,15 @@
 #include "services/coordinator/checks/settle.h"
 #include "services/coordinator/decide/states.h"
 #include "services/coordinator/rounds/rounds.h"
-#include "services/coordinator/rounds/run_life.h"
 #include "services/coordinator/run/round_work.h"
 #include "services/coordinator/trainer/trainer_target.h"
 
 /* IDLE_MS: between two looks when no commit says that a group waits, as after a pause.  TROUBLE_MS: after a check that
- * came to nothing.  SHOWN_MS: shorter trouble is not shown. */
+ * came to nothing. */
 enum {
   CHECKERS = 2,
   IDLE_MS = 200,
   TROUBLE_MS = 100,
-  SHOWN_MS = 1000,
   TOLD_MS = 5000,
   POLL_MS = 2000,
   CALL_MS = 10000,
@@ -50,10 +48,7 @@ struct sample_checks {
   int resting; /* checkers */
   struct found_sample *doubted; /* [doubted_count] that differed when they were checked last; of one round */
   size_t doubted_count;
-  int64_t doubted_run, doubted_round;
-  int64_t failing_run, failing_since_ms, told_ms; /* checks of this run come to nothing since then; 0: of none */
-  bool shown;                                     /* and the run says so */
-  int64_t cleared_run; /* that says no more what it waited for before this start */
+  int64_t doubted_run, doubted_round, told_ms;
 };
 
 /* ---- one check ---- */
@@ -191,53 +186,15 @@ static enum rc check_once(struct checker *k, const struct run_context *x, bool *
 
 /* ---- the threads ---- */
 
-struct waits_message {
-  int64_t run;
-  char what[ERR_MESSAGE_MAX + sizeof CHECKS_WAIT]; /* "": for nothing any more */
-};
-
-static enum rc waits_execute(struct core *c, struct command *cmd, struct err *err) {
-  const struct waits_message *m = cmd->message;
-  return run_waits(c, m->run, m->what[0] ? m->what : NULL, err);
-}
-
-static void show(struct sample_checks *t, int64_t run, const char *why) {
-  struct command *cmd = command_new(waits_execute, sizeof(struct waits_message));
-  if (!cmd) return; /* the next one shows it */
-  struct waits_message *m = cmd->message;
-  m->run = run;
-  if (why) snprintf(m->what, sizeof m->what, CHECKS_WAIT "%s", why);
-  core_tell(t->core, cmd);
-}
-
-/* What passes within a moment is not shown; what lasts is what the run waits for, because nothing of it is trained on
- * before it is checked. */
+/* Nothing of the run is trained on before it is checked, so the driver tells what lasts (driver/trouble.c). */
 static void tell(struct sample_checks *t, int64_t run, const struct err *err) {
   const int64_t now_ms = core_monotonic_ms(t->core);
+  rounds_checks_note(t->core, run, err->message);
   pthread_mutex_lock(&t->lock);
-  if (t->failing_run != run) {
-    t->failing_run = run;
-    t->failing_since_ms = now_ms;
-    t->told_ms = now_ms - TOLD_MS;
-  }
-  const bool tells = now_ms - t->told_ms >= TOLD_MS, lasts = now_ms - t->failing_since_ms >= SHOWN_MS;
-  const bool shows = lasts && (tells || !t->shown);
+  const bool tells = now_ms - t->told_ms >= TOLD_MS;
   if (tells) t->told_ms = now_ms;
-  if (shows) t->shown = true;
   pthread_mutex_unlock(&t->lock);
   if (tells) log_info("samples could not be checked, trying again: %s", err->message);
-  if (shows) show(t, run, err->message);
-}
-
-/* A check has come to something. */
-static void trouble_over(struct sample_checks *t, int64_t run) {
-  pthread_mutex_lock(&t->lock);
-  const bool shown = t->shown || t->cleared_run != run;
-  t->failing_run = 0;
-  t->cleared_run = run;
-  t->shown = false;
-  pthread_mutex_unlock(&t->lock);
-  if (shown) show(t, run, NULL);
 }
 
 /* Whether there may be more at once. */
@@ -252,7 +209,7 @@ static bool turn(struct checker *k) {
   if (x && run_checks_groups(&x->config)) rc = check_once(k, x, &found, &arena, &err);
   arena_free(&arena);
   run_context_release(x);
-  if (rc == RC_OK && found) trouble_over(t, run);
+  if (rc == RC_OK && found) rounds_checks_note(t->core, run, NULL);
   if (rc == RC_OK || atomic_load(&t->stopping)) return found;
   tell(t, run, &err);
   clock_sleep_ms(TROUBLE_MS);

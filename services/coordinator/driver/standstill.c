@@ -6,17 +6,16 @@
 
 #include "common/wire/worker.h"
 #include "services/coordinator/decide/stored.h"
+#include "services/coordinator/rounds/round.h"
 
 /* Does anything of the run go on, or wait, among its samples? */
 struct samples_now {
-  int64_t waiting, leased, unjudged; /* groups that wait for a server; leases; complete groups without their rewards */
+  bool waiting;             /* for a server */
+  int64_t leased, unjudged; /* leases; complete groups without their rewards */
 };
 
 static enum rc samples_look(struct store *s, int64_t run, struct samples_now *out, struct err *err) {
-  enum rc rc = store_int(s, &out->waiting, err,
-                         "SELECT EXISTS (SELECT 1 FROM groups INDEXED BY groups_waiting WHERE run = ?1 AND "
-                         "samples_waiting > 0 AND state = " SQL_GROUP_OPEN ")",
-                         BINDS(b_int(run)));
+  enum rc rc = round_samples_wait(s, run, &out->waiting, err);
   if (rc == RC_OK)
     rc = store_int(s, &out->leased, err,
                    "SELECT EXISTS (SELECT 1 FROM leases INDEXED BY leases_granted WHERE state = 0 AND run = ?1)",

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "common/base/log.h"
-#include "services/coordinator/checks/sample_checks.h"
 #include "services/coordinator/driver/standstill.h"
+#include "services/coordinator/rounds/rounds.h"
 #include "services/coordinator/rounds/run_life.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/writer/core_state.h"
@@ -132,9 +132,10 @@ static bool stands_still(struct driver *d, const struct active_run *a) {
 void trouble_over(struct driver *d, const struct active_run *a) {
   struct err err = {0};
   d->trouble_since_ms = 0;
-  if (strncmp(a->waiting_for, CHECKS_WAIT, strlen(CHECKS_WAIT)) == 0) return;
-  if (stands_still(d, a)) {
-    show_waiting(d, a, false, d->stands_for);
+  char failing[ERR_MESSAGE_MAX];
+  const bool unchecked = a->state == RUN_RUNNING && rounds_checks_failing(d->core, a->run, failing);
+  if (unchecked || stands_still(d, a)) {
+    show_waiting(d, a, false, unchecked ? failing : d->stands_for);
     return;
   }
   if (!a->waiting_for[0]) return;

@@ -63,6 +63,16 @@ static enum rc group_insert(struct core *c, const struct dataset *d, const struc
   return rc;
 }
 
+enum rc round_samples_wait(struct store *s, int64_t run, bool *out, struct err *err) {
+  int64_t waits = 0;
+  const enum rc rc = store_int(s, &waits, err,
+                               "SELECT EXISTS (SELECT 1 FROM groups INDEXED BY groups_waiting WHERE run = ?1 AND "
+                               "samples_waiting > 0 AND state = " SQL_GROUP_OPEN ")",
+                               BINDS(b_int(run)));
+  *out = waits != 0;
+  return rc;
+}
+
 /* Behind the last prompt, refills included, of the round before. */
 static enum rc dataset_first(struct core *c, int64_t round, int64_t *out, struct err *err) {
   const bool stream = c->context->config.mode == MODE_INFLIGHT; /* its groups all count as refills: none is there at

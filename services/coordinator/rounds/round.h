@@ -37,6 +37,8 @@ enum rc round_step_when_trained(struct core *c, int64_t run, int64_t round, bool
 /* The run's last round, and the one behind it that evaluates, are done and their figures stored: it is completed.
  * Otherwise nothing happens. */
 enum rc round_run_complete(struct core *c, int64_t run, struct err *err);
+/* Any thread, with a store of its own: do samples of the run wait for a server? */
+enum rc round_samples_wait(struct store *s, int64_t run, bool *out, struct err *err);
 /* Pure: is an evaluation due in this round?  As the run's `evaluation` says; round `rounds`, which comes behind the
  * last one and trains nothing, is for the run's last version. */
 bool round_evaluates(const struct run_config *config, int64_t round);

@@ -1,7 +1,7 @@
 /* The rounds' state in memory: how the time-outs of open groups are counted, in which windows slots count as the run's,
  * what verifying took so far, and the counters of what came of it.
  *
- * The writer's thread only, but for rounds_context_keep; core->rounds.  None of it survives a
+ * The writer's thread only, but for rounds_context_keep and what checks fail with; core->rounds.  None of it survives a
  * restart: times count anew. */
 #ifndef LEASEHOLD_COORDINATOR_ROUNDS_ROUNDS_H
 #define LEASEHOLD_COORDINATOR_ROUNDS_ROUNDS_H
@@ -35,9 +35,16 @@ struct stream_bound {
   int64_t allowed;
 };
 
+/* Checks of the run's samples come to nothing since then. */
+struct failing_checks {
+  int64_t run, since_ms; /* monotonic; run 0: they do not */
+  char why[ERR_MESSAGE_MAX];
+};
+
 struct rounds {
-  pthread_mutex_t context_lock; /* guards shared */
-  struct run_context *shared;   /* core->context, for threads other than the writer's */
+  pthread_mutex_t shared_lock; /* guards shared and failing */
+  struct run_context *shared;  /* core->context, for threads other than the writer's */
+  struct failing_checks failing;
   struct group_clock group_clock;
   struct slot_window windows[SLOT_WINDOWS];           /* the newest run that samples, and the one before */
   struct verifying_notes verifying[VERIFYING_ROUNDS]; /* newest first */
@@ -53,5 +60,9 @@ enum rc rounds_result_refused(struct core *c, int64_t run, struct err *err);
 void rounds_context_changed(struct core *c);
 /* The active run's, for any thread, to be released by the caller; NULL: there is none. */
 struct run_context *rounds_context_keep(struct core *c);
+/* Any thread.  why NULL: a check of the run has come to something. */
+void rounds_checks_note(struct core *c, int64_t run, const char *why);
+/* Any thread.  Do checks of the run fail since a moment?  why: with what. */
+bool rounds_checks_failing(struct core *c, int64_t run, char why[ERR_MESSAGE_MAX]);
 
 #endif

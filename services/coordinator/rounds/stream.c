@@ -22,6 +22,7 @@
 /* The round that is being filled, or stepped. */
 struct filling {
   int64_t round, first, issued; /* first: where it begins in dataset order; issued: training groups */
+  int64_t without_signal;       /* complete ones whose advantages are all zero, and which are left out */
   enum round_state state;
 };
 
@@ -29,15 +30,16 @@ static enum rc filling_read(struct core *c, int64_t run, struct filling *out, st
   struct rows q;
   bool row = false;
   enum rc rc = store_query(c->store, &q, err,
-                           "SELECT round, dataset_first, groups_refilled, state FROM rounds WHERE run = ?1 ORDER BY "
-                           "round DESC LIMIT 1",
+                           "SELECT round, dataset_first, groups_refilled, state, groups_filtered - groups_lagged - "
+                           "groups_overflowed - groups_refused FROM rounds WHERE run = ?1 ORDER BY round DESC LIMIT 1",
                            BINDS(b_int(run)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row)
     *out = (struct filling){.round = rows_int(&q, 0),
                             .first = rows_int(&q, 1),
                             .issued = rows_int(&q, 2),
-                            .state = (enum round_state)rows_int(&q, 3)};
+                            .state = (enum round_state)rows_int(&q, 3),
+                            .without_signal = rows_int(&q, 4)};
   rows_end(&q);
   return rc == RC_OK && !row ? err_set(err, RC_CORRUPT, NULL, "a run in flight has no round") : rc;
 }
@@ -70,16 +72,6 @@ static enum rc groups_ahead(struct core *c, int64_t run, int64_t *open, int64_t 
                          "= " SQL_GROUP_OPEN,
                          BINDS(b_int(run), b_int(ORDINAL_EVALUATION_FIRST)));
   return rc == RC_OK ? groups_sealed(c, run, sealed, err) : rc;
-}
-
-static enum rc something_waits(struct core *c, int64_t run, bool *out, struct err *err) {
-  int64_t waits = 0;
-  const enum rc rc = store_int(c->store, &waits, err,
-                               "SELECT EXISTS (SELECT 1 FROM groups INDEXED BY groups_waiting WHERE run = ?1 AND "
-                               "samples_waiting > 0 AND state = " SQL_GROUP_OPEN ")",
-                               BINDS(b_int(run)));
-  *out = waits != 0;
-  return rc;
 }
 
 /* Counted once for each batch, version and dropped group: polls come far more often, and there may be thousands of
@@ -118,7 +110,7 @@ enum rc stream_issue(struct core *c, int64_t slots, struct err *err) {
   const struct run_config *config = &c->context->config;
   enum rc rc = run_state_of(c->store, c->context->run, &state, err);
   if (rc == RC_OK && state != RUN_RUNNING) return RC_OK;
-  if (rc == RC_OK) rc = something_waits(c, c->context->run, &waits, err);
+  if (rc == RC_OK) rc = round_samples_wait(c->store, c->context->run, &waits, err);
   if (rc != RC_OK || waits) return rc;
   rc = filling_read(c, c->context->run, &f, err);
   if (rc != RC_OK || f.state >= ROUND_DONE) return rc;
@@ -211,15 +203,10 @@ enum rc stream_filtered(struct core *c, int64_t run, struct err *err) {
   const int64_t most = lag_groups_without_signal(config->groups_per_step);
   struct filling f = {0};
   enum run_state state = RUN_QUEUED;
-  int64_t without = 0, sealed = 0, planned = 0, taken = 0;
+  int64_t sealed = 0, planned = 0, taken = 0;
   char why[320];
   enum rc rc = filling_read(c, run, &f, err);
-  if (rc == RC_OK)
-    rc = store_int(c->store, &without, err,
-                   "SELECT groups_filtered - groups_lagged - groups_overflowed - groups_refused FROM rounds WHERE run "
-                   "= ?1 AND round = ?2",
-                   BINDS(b_int(run), b_int(f.round)));
-  if (rc != RC_OK || without == 0 || without % most != 0) return rc;
+  if (rc != RC_OK || f.without_signal == 0 || f.without_signal % most != 0) return rc;
   rc = groups_sealed(c, run, &sealed, err);
   if (rc == RC_OK) rc = groups_taken(c, run, f.round, &taken, err);
   if (rc == RC_OK) rc = groups_taken(c, run, f.round + 1, &planned, err);
@@ -230,7 +217,7 @@ enum rc stream_filtered(struct core *c, int64_t run, struct err *err) {
            " groups that were complete since step %" PRId64
            " are zero, and filter.zero_advantage leaves such groups out: see whether the verifier tells right from "
            "wrong and whether the problems are neither too easy nor too hard",
-           without, f.round);
+           f.without_signal, f.round);
   return run_hold(c, run, why, err);
 }
 
