@@ -22,6 +22,7 @@
 #include "services/trainer-server/publish/identity.h"
 #include "services/trainer-server/publish/publisher.h"
 #include "services/trainer-server/publish/heartbeat.h"
+#include "services/trainer-server/publish/state_lock.h"
 #include "services/trainer-server/preprocess/preprocessor.h"
 
 #ifdef LEASEHOLD_MPI
@@ -221,6 +222,15 @@ static enum rc open_access(struct settings *s, struct err *err) {
   return http_access_open(&s->access, &s->program, shows, s->coordinator, err);
 }
 
+/* A trainer that runs in the folder would write over it with its next checkpoint. */
+static enum rc go_back(const struct settings *s, struct err *err) {
+  int lock;
+  enum rc rc = state_lock_take(&lock, s->trainer.state_dir, 0, err);
+  if (rc == RC_OK) rc = checkpoint_go_back(s->trainer.state_dir, s->go_back, err);
+  state_lock_release(lock);
+  return rc;
+}
+
 int main(int argc, char **argv) {
   struct settings s = {0};
   struct err err = {0};
@@ -301,7 +311,7 @@ int main(int argc, char **argv) {
                                   .settings = &s.program};
   enum rc rc = program_start(&run, &program, argc, argv, &err);
   if (rc == RC_OK && run && s.go_back[0]) {
-    rc = checkpoint_go_back(s.trainer.state_dir, s.go_back, &err);
+    rc = go_back(&s, &err);
     run = false;
   }
   if (rc == RC_OK && run) rc = http_tls_start(&s.program.tls, &err);

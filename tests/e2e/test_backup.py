@@ -50,6 +50,8 @@ def test_a_run_goes_on_from_a_copy_that_was_made_while_it_worked(base_model, und
         cluster.coordinator.restart()
         why = cluster.wait(run, state="paused")["error"]
         assert f"recorded versions up to {then}; if its database is a restored copy, set the trainer back by --go-back" in why
+        in_use = go_back(cluster, f"{run}/v0")
+        assert in_use.returncode != 0 and "another trainer" in in_use.stderr and "stop it" in in_use.stderr
         cluster.trainer.stop()
         there = {int(path.name[1:]) for path in (cluster.folder / "state" / run).glob("v*")}
         missing = go_back(cluster, f"{run}/v{max(there) + 1}")
@@ -73,6 +75,7 @@ def test_copies_and_goals_that_cannot_be(tmp_path, base_model):
         missing = backup(cluster, tmp_path / "other.db")
         assert missing.returncode != 0 and "there is no" in missing.stderr and not cluster.database.exists()
         assert not list(tmp_path.glob("*.partial"))
+        cluster.trainer.stop()
         for name, why in (("r1", "expected <run>/v<version>"), ("r1/v1/..", "expected <run>/v<version>"), ("r1/v9", "there is no checkpoint")):
             refused = go_back(cluster, name)
             assert refused.returncode != 0 and why in refused.stderr
