@@ -63,15 +63,18 @@ static int bucket_of(const struct connections *t, const struct http_address *a) 
   return (int)((hash ^ hash >> 32) % (uint64_t)t->count);
 }
 
-/* An IPv6 peer has the whole of its /64, so that is what counts as one address. */
+/* An IPv6 peer has the whole of its /64, so that is what counts as one address.  Where "::" is listened on, all IPv4
+ * peers share one /64, that of ::ffff:a.b.c.d: there a.b.c.d counts. */
 static struct http_address address_of(const struct sockaddr *name) {
   struct http_address a = {.next = -1};
   if (name != NULL && name->sa_family == AF_INET) {
     a.bytes[0] = 4;
     memcpy(a.bytes + 1, &((const struct sockaddr_in *)(const void *)name)->sin_addr, 4);
   } else if (name != NULL && name->sa_family == AF_INET6) {
-    a.bytes[0] = 6;
-    memcpy(a.bytes + 1, &((const struct sockaddr_in6 *)(const void *)name)->sin6_addr, 8);
+    const struct in6_addr *address = &((const struct sockaddr_in6 *)(const void *)name)->sin6_addr;
+    const bool v4 = IN6_IS_ADDR_V4MAPPED(address);
+    a.bytes[0] = v4 ? 4 : 6;
+    memcpy(a.bytes + 1, address->s6_addr + (v4 ? 12 : 0), v4 ? 4 : 8);
   }
   return a;
 }

@@ -2,8 +2,11 @@
  * connections from one address, and health when every place is taken. */
 #include "http_test.h"
 
+#include <netinet/in.h>
+
 #include "common/base/limits.h"
 #include "common/base/metrics.h"
+#include "common/http/connections.h"
 
 /* The deadlines are those of real sockets, so these tests wait; but no longer than a busy machine needs to send a whole
  * request in time.  LATE_MS: how much later than it should such a machine may do a thing. */
@@ -311,6 +314,35 @@ static void test_parked_and_idle_connections_do_not_count_against_their_address(
   for (int i = 0; i < f->peer_count; i++) assert_false(is_closed(f->peers[i], 0));
 }
 
+/* A socket that listens on "::" sees IPv4 peers as ::ffff:a.b.c.d, all of them in one /64. */
+static void test_ipv4_peers_of_an_ipv6_socket_are_several_addresses(void **state) {
+  const struct service_limits limits = {.connections_max = 8,
+                                        .incomplete_per_address_max = 1,
+                                        .head_timeout_ms = 60000,
+                                        .body_timeout_ms = 60000,
+                                        .pace_bytes = PACE,
+                                        .idle_timeout_ms = 60000};
+  const char *const from[] = {"::ffff:10.0.0.1", "::ffff:10.0.0.2", "::1", "2001:db8::1", "2001:db8::2"};
+  struct http_connection *opened[5];
+  struct connections t = {0};
+  struct err err = {0};
+  (void)state;
+  assert_int_equal(connections_create(&t, &limits, &err), RC_OK);
+  for (int i = 0; i < 5; i++) {
+    struct sockaddr_in6 name = {.sin6_family = AF_INET6};
+    int ends[2];
+    assert_int_equal(inet_pton(AF_INET6, from[i], &name.sin6_addr), 1);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    close(ends[1]);
+    opened[i] = connection_open(&t, ends[0], (const struct sockaddr *)&name);
+  }
+  for (int i = 0; i < 5; i++) {
+    assert_int_equal(opened[i]->doomed, i == 3); /* of one /64 the older gave way */
+    close(opened[i]->fd);
+  }
+  connections_free(&t);
+}
+
 /* --- the ceiling and the reserve --- */
 
 static void test_health_is_answered_when_long_polls_hold_every_connection(void **state) {
@@ -392,6 +424,7 @@ int main(void) {
       TEST(test_incomplete_connections_of_one_address_are_bounded),
       TEST(test_bodies_that_keep_pace_do_not_give_way),
       TEST(test_parked_and_idle_connections_do_not_count_against_their_address),
+      cmocka_unit_test(test_ipv4_peers_of_an_ipv6_socket_are_several_addresses),
       TEST(test_health_is_answered_when_long_polls_hold_every_connection),
       TEST(test_health_is_answered_when_tricklers_hold_every_connection),
       TEST(test_the_reserve_cannot_be_held_by_tricklers),
