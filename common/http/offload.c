@@ -52,8 +52,10 @@ static void on_cancelled(struct http_request *r, enum http_cancel why, void *con
   pthread_mutex_lock(&s->lock);
   const bool mine = queue_remove(s, r);
   pthread_mutex_unlock(&s->lock);
-  if (mine)
-    refuse(r, why == HTTP_CANCEL_SHUTDOWN ? "the service is stopping" : "too many slow requests came before this one");
+  if (!mine) return;
+  refuse(r, why == HTTP_CANCEL_SHUTDOWN ? "the service is stopping"
+            : why == HTTP_CANCEL_HANGUP ? "the client ended its side of the connection while the request waited"
+                                        : "too many slow requests came before this one");
 }
 
 bool offload_submit(struct http_request *r) {

@@ -250,6 +250,18 @@ static void test_a_peer_that_hangs_up_leaves_the_queue(void **state) {
   assert_int_equal(atomic_load(&f->entered), THREADS + QUEUE);
 }
 
+/* A peer that only ends its own side still reads: it is not told that the service is overloaded. */
+static void test_a_peer_that_ends_its_side_is_told_so(void **state) {
+  struct fixture *f = *state;
+  int fds[THREADS + QUEUE];
+  fill(f, fds);
+  shutdown(fds[THREADS], SHUT_WR);
+  expect_and_close(fds[THREADS], 503, "ended its side of the connection");
+  open_gate(f);
+  for (int i = 0; i < THREADS + QUEUE; i++)
+    if (i != THREADS) expect_and_close(fds[i], 200, "slow x");
+}
+
 /* Its peer left while the handler ran: it is told when it suspends. */
 static void test_a_hang_up_while_the_handler_runs_is_told_when_it_suspends(void **state) {
   struct fixture *f = *state;
@@ -297,6 +309,7 @@ int main(void) {
       TEST(test_health_does_not_wait_for_slow_handlers),
       TEST(test_a_full_queue_is_503),
       TEST(test_a_peer_that_hangs_up_leaves_the_queue),
+      TEST(test_a_peer_that_ends_its_side_is_told_so),
       TEST(test_a_hang_up_while_the_handler_runs_is_told_when_it_suspends),
       TEST(test_shutdown_cancels_the_queue_and_waits_for_handlers),
   };
