@@ -14,11 +14,8 @@ int64_t clock_monotonic_us(void);
  * when somebody sets the machine's clock.  It follows such a step only when the process is started again. */
 int64_t clock_wall_ms(void);
 int64_t clock_wall_us(void);
-/* Wall clock less CLOCK_MONOTONIC; changed only by clock_wall_not_before. */
+/* Wall clock less CLOCK_MONOTONIC; constant. */
 int64_t clock_wall_offset_us(void);
-/* From now on the wall clock shows at least this.  For a process that continues from times that another one stored;
- * call it before any time is kept. */
-void clock_wall_not_before(int64_t us);
 /* CLOCK_REALTIME with its steps, as a human's watch shows it: for logs. */
 int64_t clock_real_ms(void);
 /* Does the kernel count that clock as kept by a time service, as NTP's? */
