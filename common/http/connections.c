@@ -309,6 +309,13 @@ void connections_sweep(struct connections *t, pthread_mutex_t *lock, int64_t now
   t->next_sweep_ms = now_ms + t->sweep_ms;
 }
 
+void connections_end(struct connections *t) {
+  for (int i = 0; i < t->top; i++)
+    if (t->entries[i].fd >= 0) shutdown(t->entries[i].fd, SHUT_RDWR);
+}
+
+bool connections_none(const struct connections *t) { return t->top == 0; }
+
 /* --- start and end --- */
 
 static int64_t sweep_interval_ms(const struct service_limits *limits) {

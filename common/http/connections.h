@@ -81,5 +81,8 @@ void connection_sending(struct connections *t, struct http_connection *c); /* th
 void connection_idle(struct connections *t, struct http_connection *c);    /* the answer was sent */
 /* Ends the connections whose time is up, if a sweep is due.  Lets go of the lock now and then. */
 void connections_sweep(struct connections *t, pthread_mutex_t *lock, int64_t now_ms);
+/* Ends them all; libmicrohttpd closes them soon. */
+void connections_end(struct connections *t);
+bool connections_none(const struct connections *t);
 
 #endif

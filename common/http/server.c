@@ -13,8 +13,8 @@
  *
  * Stopping: new requests get 503; all suspended ones are cancelled and have drain_ms to be answered.  Then connections
  * that are still parked are resumed without an answer, because libmicrohttpd aborts the process when it is stopped with
- * suspended connections; requests that the pool's handlers work on are waited for.  The daemon's threads are joined
- * next, and the watcher's last. */
+ * suspended connections; requests that the pool's handlers work on are waited for.  Then all connections are ended,
+ * and nobody is accepted any more (end_connections).  The daemon's threads are joined next, and the watcher's last. */
 #include "common/http/server.h"
 
 #include <assert.h>
@@ -47,7 +47,7 @@
 #include "common/http/tls_server.h"
 #include "common/http/watcher.h"
 
-enum { HTTP_BACKLOG = 1024, HTTP_SPARE_FILES = 256 };
+enum { HTTP_BACKLOG = 1024, HTTP_SPARE_FILES = 256, HTTP_END_MS = 1000 };
 
 /* --- libmicrohttpd's callbacks --- */
 
@@ -68,8 +68,10 @@ static void on_connection(void *context, struct MHD_Connection *connection, void
     *place = c;
     watcher_follow(s, c);
     watcher_wake_by(s, clock_monotonic_ms() + s->connections.sweep_ms);
+    if (s->ending) connections_end(&s->connections);
   } else {
     connection_close(&s->connections, c);
+    if (connections_none(&s->connections)) pthread_cond_broadcast(&s->drained);
   }
   pthread_mutex_unlock(&s->lock);
   if (!starts)
@@ -347,6 +349,7 @@ enum rc http_server_start(struct http_server **out, const struct http_server_opt
   if ((rc = watcher_start(s, err)) != RC_OK) goto out;
   watching = true;
   if ((rc = offload_start(s, err)) != RC_OK) goto out;
+  s->listen_fd = listen_fd;
   s->daemon = start_daemon(s, listen_fd, threads, tls);
   if (s->daemon == NULL)
     rc = err_set_errno(err, RC_IO, "starting libmicrohttpd with %d threads and %d connections", threads,
@@ -375,6 +378,18 @@ void http_server_open(struct http_server *server, void *context) {
 
 /* --- stopping --- */
 
+/* libmicrohttpd 0.9.75 has no answer for a malformed request that it reads while it is being stopped: it queues one,
+ * which MHD_queue_response then only claims to do, and follows a null pointer.  So it is stopped without connections. */
+static void end_connections(struct http_server *s) {
+  const struct timespec deadline = clock_deadline_in(HTTP_END_MS);
+  shutdown(s->listen_fd, SHUT_RDWR);
+  pthread_mutex_lock(&s->lock);
+  s->ending = true;
+  connections_end(&s->connections);
+  while (!connections_none(&s->connections) && pthread_cond_timedwait(&s->drained, &s->lock, &deadline) == 0) continue;
+  pthread_mutex_unlock(&s->lock);
+}
+
 void http_server_stop(struct http_server *s, int drain_ms) {
   if (s == NULL) return;
   struct timespec deadline = clock_deadline_in(drain_ms);
@@ -394,6 +409,7 @@ void http_server_stop(struct http_server *s, int drain_ms) {
   pthread_mutex_unlock(&s->lock);
 
   offload_stop(s);
+  end_connections(s);
   MHD_stop_daemon(s->daemon);
   watcher_stop(s);
   pthread_mutex_lock(&s->lock);

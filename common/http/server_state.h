@@ -116,6 +116,7 @@ struct http_server {
   _Atomic(const char *) closed; /* why no handler is called yet; NULL: they are, with the context that is now set */
   struct http_access *access; /* NULL: everybody may do everything */
   bool tls; /* its connections are TLS, with today's material each: tls_server.c */
+  int listen_fd; /* libmicrohttpd's, which closes it */
   int port;
   struct service_limits limits;
   struct metric *responses[6]; /* by hundreds of the status */
@@ -123,12 +124,13 @@ struct http_server {
   atomic_size_t bodies_bytes;  /* request bodies in memory, and their JSON */
 
   pthread_mutex_t lock;   /* guards every [lock] field of every request, and all below */
-  pthread_cond_t drained; /* open_replies became 0 */
+  pthread_cond_t drained; /* open_replies became 0, or nobody is connected any more */
   int refs;               /* 1 + requests */
   struct http_request *requests;
   int open_replies;
   bool stopping; /* new requests are refused */
   bool closing;  /* nothing may be parked any more */
+  bool ending;   /* nobody may stay connected */
 
   struct connections connections;
 

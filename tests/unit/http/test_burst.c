@@ -1,5 +1,6 @@
 /* Many connections that have something to say at once, and nobody who comes after them: all are answered (epoll_wait
- * in watcher.c says what would break). */
+ * in watcher.c says what would break).  And many that talk nonsense while the server stops: it lives to its end
+ * (end_connections in server.c). */
 #include "http_test.h"
 
 #include <sched.h>
@@ -79,11 +80,52 @@ static void as_many_as_several_calls_take_are_answered(void **state) {
   answers_all_of(PEERS_MAX);
 }
 
+/* --- nonsense --- */
+
+enum { TALKERS = 8, STOPS = 20, TALK_MS = 20 };
+
+struct talk {
+  int port;
+  atomic_bool over;
+};
+
+/* One connection after the other, each with a chunk whose size is no number. */
+static void *talk(void *context) {
+  static const char nonsense[] = "GET /now HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n";
+  struct talk *t = context;
+  const struct sockaddr_in to = {
+      .sin_family = AF_INET, .sin_port = htons((uint16_t)t->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  char answer[512];
+  while (!atomic_load(&t->over)) {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (connect(fd, (const struct sockaddr *)&to, sizeof to) == 0 &&
+        send(fd, nonsense, sizeof nonsense - 1, MSG_NOSIGNAL) > 0)
+      (void)!recv(fd, answer, sizeof answer, 0);
+    close(fd);
+  }
+  return NULL;
+}
+
+static void a_server_that_stops_outlives_nonsense(void **state) {
+  (void)state;
+  for (int i = 0; i < STOPS; i++) {
+    struct http_server *server = serve(routes, ROUTE_COUNT(routes), NULL, NULL);
+    struct talk t = {.port = http_server_port(server)};
+    pthread_t talkers[TALKERS];
+    for (int k = 0; k < TALKERS; k++) assert_int_equal(pthread_create(&talkers[k], NULL, talk, &t), 0);
+    clock_sleep_ms(TALK_MS);
+    http_server_stop(server, 0);
+    atomic_store(&t.over, true);
+    for (int k = 0; k < TALKERS; k++) pthread_join(talkers[k], NULL);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(as_many_as_one_call_takes_are_answered),
       cmocka_unit_test(one_less_and_one_more_are_answered),
       cmocka_unit_test(as_many_as_several_calls_take_are_answered),
+      cmocka_unit_test(a_server_that_stops_outlives_nonsense),
   };
   log_init("test", LOG_ERROR + 1);
   return cmocka_run_group_tests_name("http/burst", tests, NULL, NULL);
