@@ -209,7 +209,7 @@ static void structured(struct line *l, const char *time, const char *level, cons
 
 static void as_text(struct line *l, const char *time, const char *level, const char *message) {
   const int len = snprintf(l->text, sizeof l->text, "%s %s %s %s", time, level, log_component, message);
-  l->len = len < (int)sizeof l->text - 1 ? (size_t)len : sizeof l->text - 2;
+  l->len = len < (int)sizeof l->text - 1 ? (size_t)len : utf8_cut(l->text, sizeof l->text - 2);
   for (size_t i = 0; i < l->len; i++) {
     const unsigned char c = (unsigned char)l->text[i];
     if (c < 0x20 || c == 0x7F) l->text[i] = '?';

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/base/utf8.h"
 
 static char logged[16384];
 
@@ -59,11 +60,13 @@ static void test_long_texts_are_cut_and_the_line_is_whole(void **state) {
   (void)state;
   static char text[8000];
   for (size_t i = 0; i + 1 < sizeof text; i++) text[i] = "\x01\xE2\x82\xAC"[i % 4];
-  for (int format = LOG_AS_TEXT; format <= LOG_AS_JSON; format++) {
+  for (int turn = 0; turn < 4 * (LOG_AS_JSON + 1); turn++) { /* the cut meets each byte of a character */
+    const int format = turn / 4;
     log_as((enum log_format)format);
-    capture(say_text, text);
+    capture(say_text, text + turn % 4);
     const size_t len = strlen(logged);
     assert_true(len <= 4096 && len > 4000);
+    assert_int_equal(utf8_whole(logged, len - 1), len - 1);
     assert_ptr_equal(strchr(logged, '\n'), logged + len - 1);
     if (format == LOG_AS_LOGFMT) assert_int_equal(logged[len - 2], '"');
     if (format == LOG_AS_JSON) assert_string_equal(logged + len - 3, "\"}\n");
