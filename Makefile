@@ -568,7 +568,7 @@ lint: length ## check the length of functions and files, and the shell scripts w
 # else; instrumented kernels take minutes to compile at -O3; and how fast they are under a sanitizer says nothing.
 SAN_BUILD = $(MAKE) --no-print-directory -j2 -s BUILD=$(BUILD)/$@ CFLAGS="-O1 -g1 -fno-omit-frame-pointer -fno-var-tracking-assignments -Wno-format-truncation"
 SAN_E2E   = LEASEHOLD_TEST_BIN=$(abspath $(BUILD)/$@/bin) LEASEHOLD_TEST_BASE_ROUNDS=4 $(PYTHON) -m pytest -q -p no:cacheprovider tests/e2e -k
-SAN_RUNS := learns or slow_wrong_and_killed or plain_requests or queue or (three_unlike and not minibatch) or pushes_while or stopping_in or proxies or worker_that_lies or comes_too_late or one_wrong or peer_that_lies_about or drawn
+SAN_RUNS := learns or slow_wrong_and_killed or plain_requests or queue or (three_unlike and not minibatch) or pushes_while or stopping_in or proxies or worker_that_lies or comes_too_late or one_wrong or peer_that_lies_about or drawn or put_together
 SAN_JOBS ?= 2
 .PHONY: san-unit
 san-unit: $(UNIT_TESTS) # SAN_JOBS at once

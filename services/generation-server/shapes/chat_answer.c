@@ -56,7 +56,7 @@ static void write_calls(const struct generate_call *call, const struct choice *c
 }
 
 static void write_finish(const struct choice *c, bool last, bool called, struct json_writer *w) {
-  const enum finish_reason finish = choice_finish(c);
+  const enum finish_reason finish = last ? choice_finish(c) : FINISH_ABORT; /* not final before */
   json_kv_string(w, "finish_reason",
                  !last                             ? NULL
                  : called && finish == FINISH_STOP ? "tool_calls"

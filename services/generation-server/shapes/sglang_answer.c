@@ -138,12 +138,12 @@ static void write_stop_text(const struct choice *c, struct json_writer *w) {
 }
 
 static void write_finish(const struct told *t, struct json_writer *w) {
-  const enum finish_reason finish = choice_finish(t->choice);
   json_key(w, "finish_reason");
   if (!t->last) {
     json_write_null(w);
     return;
   }
+  const enum finish_reason finish = choice_finish(t->choice);
   const bool cut = t->item->only_prompt && finish != FINISH_ABORT;
   json_object_begin(w);
   json_kv_string(w, "type", finish_reason_name(cut ? FINISH_LENGTH : finish));
