@@ -154,3 +154,26 @@ def test_a_model_without_an_end_is_sampled_with_ignore_eos_alone(data, tmp_path)
         assert caught.value.status == 422 and caught.value.json()["error"]["field"] == "sampling.stop_token_ids"
         cluster.add_server("alone", "--slots", 4)
         assert_exact_lengths(cluster, cluster.run(config()))
+
+
+def test_the_tokenizers_end_of_text_ends_samples_that_the_configurations_would_let_go_on(data, tmp_path):
+    model = shutil.copytree(DATA / "model", tmp_path / "model")
+    (model / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"__type": "AddedToken", "content": "n"}, "model_max_length": 10**30}))
+    end = ord("n")  # which these random weights draw now and then
+    with Cluster(tmp_path / "cluster", model=model, trainer=["--random-init", 1], coordinator=["--data-dir", data, *QUICK]) as cluster:
+        server = cluster.add_server("alone", "--slots", 4)
+        run = {}
+        for counts in (True, False):
+            made = config(ignore_eos=False, tokenizer_eos=counts)
+            made["rounds"] = 1
+            status = cluster.run(made)
+            assert status["config"]["sampling"].get("tokenizer_eos", False) == counts
+            rollouts = call("GET", f"{cluster.coordinator.url}/v1/runs/{status['id']}/rollouts?round=0&limit=1000")["rollouts"]
+            run[counts] = [sample["token_ids"] for sample in rollouts]
+            assert status["totals"]["logprob_unequal"] == 0
+        assert any(end in tokens[:-1] for tokens in run[False])
+        assert any(tokens[-1] == end for tokens in run[True]) and not any({end, EOS} & set(tokens[:-1]) for tokens in run[True])
+        assert call("GET", server.url + "/v1/model")["config"]["eos_token_ids"] == [EOS, end]
+        chat = {"messages": [{"role": "user", "content": "1+1="}], "temperature": 1, "max_tokens": 32, "n": 64, "seed": 3, "return_token_ids": True}
+        ended = [choice for choice in call("POST", server.url + "/v1/chat/completions", chat)["choices"] if choice["finish_reason"] == "stop"]
+        assert ended and all(choice["token_ids"][-1] in (end, EOS) for choice in ended) and any(choice["token_ids"][-1] == end for choice in ended)

@@ -59,20 +59,40 @@ static enum rc read_specials(struct chat *c, struct err *err) {
   return rc;
 }
 
-/* bos_token and its like: a text, or an object with a content. */
+/* bos_token and its like: a text, or an object with a content; NULL where it is neither. */
+static const char *special_named(const struct json *config, const char *name, size_t *len) {
+  const struct json *v = json_get(config, name);
+  if (v && json_type_of(v) == JSON_OBJECT) v = json_get(v, "content");
+  return v && json_type_of(v) == JSON_STRING ? json_string(v, len) : NULL;
+}
+
 static enum rc read_variables(struct chat *c, const struct json *config, struct err *err) {
   static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                       "pad_token", "cls_token", "mask_token"};
   enum rc rc = RC_OK;
   for (size_t i = 0; i < sizeof names / sizeof names[0] && rc == RC_OK; i++) {
-    const struct json *v = json_get(config, names[i]);
     size_t len;
-    if (v && json_type_of(v) == JSON_OBJECT) v = json_get(v, "content");
-    if (!v || json_type_of(v) != JSON_STRING) continue;
-    const char *bytes = json_string(v, &len);
-    rc = add_variable(c, names[i], bytes, len, err);
+    const char *bytes = special_named(config, names[i], &len);
+    if (bytes) rc = add_variable(c, names[i], bytes, len, err);
   }
   return rc;
+}
+
+/* transformers writes int(1e30) for a model_max_length that it does not know; no number is read here. */
+static enum rc parse_tokenizer_config(struct json **out, const struct buf *file, struct err *err) {
+  const enum rc rc = json_parse_lenient(out, file->data, file->len, CONFIG_BYTES_MAX, err);
+  if (rc != RC_OK) err_in_file(err, "tokenizer_config.json");
+  return rc;
+}
+
+int32_t chat_eos_id(const struct buf *tokenizer_config, const struct tokenizer *t) {
+  struct json *config = NULL;
+  size_t len;
+  if (tokenizer_config->len == 0 || parse_tokenizer_config(&config, tokenizer_config, NULL) != RC_OK) return -1;
+  const char *bytes = special_named(config, "eos_token", &len);
+  const int32_t id = bytes && strlen(bytes) == len ? tokenizer_id_of(t, bytes) : -1;
+  json_free(config);
+  return id;
 }
 
 static enum rc parse_source(struct template **out, const char *bytes, size_t len, const char *file, struct err *err) {
@@ -113,11 +133,7 @@ static enum rc parse_configured(struct chat *c, const struct json *configured, s
 static enum rc parse_files(struct chat *c, const struct chat_files *files, struct err *err) {
   struct json *config = NULL;
   enum rc rc = RC_OK;
-  if (files->tokenizer_config.len) {
-    /* transformers writes int(1e30) for a model_max_length that it does not know; no number is read here */
-    rc = json_parse_lenient(&config, files->tokenizer_config.data, files->tokenizer_config.len, CONFIG_BYTES_MAX, err);
-    if (rc != RC_OK) err_in_file(err, "tokenizer_config.json");
-  }
+  if (files->tokenizer_config.len) rc = parse_tokenizer_config(&config, &files->tokenizer_config, err);
   if (rc == RC_OK) rc = read_variables(c, config, err);
   if (rc == RC_OK && files->jinja.len) {
     rc = parse_source(&c->template, files->jinja.data, files->jinja.len, "chat_template.jinja", err);
@@ -156,19 +172,20 @@ static enum rc read_optional(struct buf *out, const char *dir, const char *name,
   return rc;
 }
 
-enum rc chat_load(struct chat **out, const char *dir, const struct tokenizer *t, struct err *err) {
-  struct chat_files files = {0};
-  *out = NULL;
-  enum rc rc = read_optional(&files.jinja, dir, "chat_template.jinja", err);
-  if (rc == RC_OK) rc = read_optional(&files.tool_use, dir, "additional_chat_templates/tool_use.jinja", err);
-  if (rc == RC_OK && files.tool_use.len == 0)
-    rc = read_optional(&files.tool_use, dir, "chat_templates/tool_use.jinja", err);
-  if (rc == RC_OK) rc = read_optional(&files.tokenizer_config, dir, "tokenizer_config.json", err);
-  if (rc == RC_OK) rc = chat_parse(out, &files, t, err);
-  buf_free(&files.jinja);
-  buf_free(&files.tool_use);
-  buf_free(&files.tokenizer_config);
+enum rc chat_files_read(struct chat_files *out, const char *dir, struct err *err) {
+  *out = (struct chat_files){0};
+  enum rc rc = read_optional(&out->jinja, dir, "chat_template.jinja", err);
+  if (rc == RC_OK) rc = read_optional(&out->tool_use, dir, "additional_chat_templates/tool_use.jinja", err);
+  if (rc == RC_OK && out->tool_use.len == 0)
+    rc = read_optional(&out->tool_use, dir, "chat_templates/tool_use.jinja", err);
+  if (rc == RC_OK) rc = read_optional(&out->tokenizer_config, dir, "tokenizer_config.json", err);
   return rc;
+}
+
+void chat_files_free(struct chat_files *files) {
+  buf_free(&files->jinja);
+  buf_free(&files->tool_use);
+  buf_free(&files->tokenizer_config);
 }
 
 void chat_free(struct chat *c) {

@@ -504,6 +504,10 @@ enum rc model_config_add_generation(struct model_config *config, const char *jso
   return rc;
 }
 
+void model_config_add_eos(struct model_config *config, int32_t id) {
+  if (config->eos_count < LIMIT_STOP_TOKENS) add_eos(config, id, NULL);
+}
+
 enum rc model_config_load(struct model_config *out, const char *dir, struct err *err) {
   char path[LIMIT_PATH_MAX];
   struct buf bytes = BUF_INIT;

@@ -56,7 +56,7 @@ struct model_config {
   uint64_t sparse[CONFIG_LAYERS_MAX / 64]; /* a bit for each layer of experts; the others have an MLP */
   const struct fused_tensor *fused;         /* [FUSED_MAX] of the family, or NULL */
   int32_t eos[LIMIT_STOP_TOKENS];
-  int eos_count; /* from config.json, then generation_config.json when present */
+  int eos_count; /* from config.json, generation_config.json when present, and the tokenizer's where it is added */
 };
 
 /* The layer's window, 0: it attends to all positions up to the row's own. */
@@ -74,6 +74,8 @@ bool model_config_has(const struct model_config *c, enum param_kind kind, bool s
 enum rc model_config_parse(struct model_config *out, const char *json, size_t len, struct err *err);
 /* Adds the eos_token_id of a generation_config.json. */
 enum rc model_config_add_generation(struct model_config *config, const char *json, size_t len, struct err *err);
+/* Adds an id below the vocabulary's size that ends samples too, unless it is there or the list is full. */
+void model_config_add_eos(struct model_config *config, int32_t id);
 /* dir/config.json, and dir/generation_config.json's eos_token_id when there is one. */
 enum rc model_config_load(struct model_config *out, const char *dir, struct err *err);
 

@@ -1,6 +1,6 @@
 /* Chat messages to token ids, by the model's own chat template.
  *
- * chat_load reads the template that lies with a model: chat_template.jinja (and
+ * chat_files_read reads what lies with a model, its template among it: chat_template.jinja (and
  * additional_chat_templates/NAME.jinja, formerly chat_templates/NAME.jinja), else tokenizer_config.json's
  * chat_template, a string or a list of named ones; the template named "tool_use" serves requests with tools.  A folder
  * without a template gets ChatML.  common/template renders it.
@@ -25,15 +25,20 @@
 
 struct chat;
 
-/* dir: the model's folder; t must outlive the chat.  RC_INVALID names the file and the template's line. */
-enum rc chat_load(struct chat **out, const char *dir, const struct tokenizer *t, struct err *err);
-/* The same from the files' bytes, for a service that fetched them; each may be empty. */
+/* The bytes of a model's files; each may be empty. */
 struct chat_files {
   struct buf jinja;            /* chat_template.jinja */
   struct buf tool_use;         /* additional_chat_templates/tool_use.jinja */
   struct buf tokenizer_config; /* tokenizer_config.json */
 };
+/* Those of a folder. */
+enum rc chat_files_read(struct chat_files *out, const char *dir, struct err *err);
+void chat_files_free(struct chat_files *files);
+/* t must outlive the chat.  RC_INVALID names the file and the template's line. */
 enum rc chat_parse(struct chat **out, const struct chat_files *files, const struct tokenizer *t, struct err *err);
+/* The id of tokenizer_config.json's eos_token, at which engines end a sample whatever the model's configuration lists;
+ * -1 where the file names none, or one that the model has no row for. */
+int32_t chat_eos_id(const struct buf *tokenizer_config, const struct tokenizer *t);
 void chat_free(struct chat *c);
 /* false: the folder has none, and messages become ChatML. */
 bool chat_has_template(const struct chat *c);

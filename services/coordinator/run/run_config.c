@@ -476,7 +476,7 @@ static enum rc parse(struct run_config *out, const struct json *body, bool poste
   struct run_config *c = out;
   set_defaults(c);
   if (names_inflight(body)) set_inflight_defaults(c);
-  c->verify_samples = posted; /* a stored one says it */
+  c->verify_samples = c->sampling.tokenizer_eos = posted; /* a stored one says it */
   const struct recipe *recipe = NULL;
   enum rc rc = posted ? read_recipe(c, &recipe, body, err) : RC_OK;
   choices.mode = mode_names[c->mode];

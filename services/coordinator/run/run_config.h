@@ -127,9 +127,9 @@ enum rc run_config_parse(struct run_config *out, const struct json *body, struct
 enum rc run_config_parse_stored(struct run_config *out, const char *text, size_t len, struct arena *arena,
                                 struct err *err);
 /* The resolved configuration, in a fixed order.  Keys that are absent: `evaluation`, `recipe`, `mask_truncated`,
- * `overlong`, `keep_rounds`, `keep_last`, `keep_best`, `pass_timeout_ms`, `ignore_eos`, `verify_samples`, `on_inexact`
- * "mark", `groups_per_step`, `full` "block" and those of `inflight` where there is none, so that older configurations
- * keep their hash. */
+ * `overlong`, `keep_rounds`, `keep_last`, `keep_best`, `pass_timeout_ms`, `ignore_eos`, `tokenizer_eos`,
+ * `verify_samples`, `on_inexact` "mark", `groups_per_step`, `full` "block" and those of `inflight` where there is none,
+ * so that older configurations keep their hash. */
 void run_config_write(const struct run_config *c, struct json_writer *w);
 /* Are the same files read in the same way?  Then an item of one run's dataset is the same in the other's. */
 bool run_config_same_dataset(const struct run_config *a, const struct run_config *b);

@@ -82,7 +82,7 @@ static enum rc eos_ids(struct json_i32s *out, const struct json *root, struct ar
   if (n > LIMIT_STOP_TOKENS)
     return err_set(err, RC_TOO_LARGE, "eos_token_id",
                    "the model names %zu end-of-sequence tokens, at most %d are supported", n, LIMIT_STOP_TOKENS);
-  out->items = arena_alloc(arena, n + 1, sizeof *out->items);
+  out->items = arena_alloc(arena, LIMIT_STOP_TOKENS, sizeof *out->items);
   if (!out->items) return err_set(err, RC_NO_MEMORY, NULL, "the model's end-of-sequence tokens were refused memory");
   for (size_t i = 0; i < n; i++) {
     const struct json *v = json_type_of(eos) == JSON_ARRAY ? json_at(eos, i) : eos;
@@ -97,7 +97,8 @@ static enum rc eos_ids(struct json_i32s *out, const struct json *root, struct ar
 struct model_facts {
   int64_t vocabulary, positions;
   int64_t trained_max; /* the longest sequence that the trainer takes */
-  struct json_i32s eos;
+  struct json_i32s eos; /* what ends a sample where the run names no stop tokens */
+  int32_t completion_end; /* what a completion ends with; -1: there is none */
   const struct chat *chat; /* borrowed; NULL: messages are refused, with no_chat's sentence */
   struct err no_chat;
 };
@@ -140,6 +141,21 @@ static enum rc tokenizer_read(struct tokenizer **out, const struct model_facts *
   if (rc == RC_OK) rc = tokenizer_fit(*out, (int32_t)m->vocabulary, err);
   if (rc != RC_OK) err_in_file(err, "tokenizer.json");
   return rc;
+}
+
+/* The tokenizer's own end of text, in runs that know of it: fine-tuned models often have a new one there and the base
+ * model's in their configurations.  Other trainers end completions with it, too. */
+static enum rc tokenizer_eos_add(struct model_facts *m, const struct run_config *c, const struct tokenizer *t,
+                                 const struct model_files *files, struct arena *arena, struct err *err) {
+  const int32_t id = c->sampling.tokenizer_eos ? chat_eos_id(&files->tokenizer_config, t) : -1;
+  m->completion_end = id >= 0 ? id : m->eos.count ? m->eos.items[0] : -1;
+  if (id < 0) return RC_OK;
+  for (size_t i = 0; i < m->eos.count; i++)
+    if (m->eos.items[i] == id) return RC_OK;
+  if (!m->eos.items) m->eos.items = arena_alloc(arena, LIMIT_STOP_TOKENS, sizeof *m->eos.items);
+  if (!m->eos.items) return err_set(err, RC_NO_MEMORY, NULL, "a model's end-of-sequence token was refused memory");
+  if (m->eos.count < LIMIT_STOP_TOKENS) m->eos.items[m->eos.count++] = id;
+  return RC_OK;
 }
 
 /* A template that cannot be read stops no run whose prompts are texts. */
@@ -205,7 +221,7 @@ static enum rc dataset_rules(struct dataset_options *out, const struct run_confi
                                .need_completion = supervised,
                                .need_answer = reward_needs_answer(files->rule),
                                .verifier = old ? NULL : files->rule,
-                               .eos = m->eos.count ? m->eos.items[0] : -1};
+                               .eos = m->completion_end};
   return RC_OK;
 }
 
@@ -272,14 +288,16 @@ enum rc run_context_create(struct run_context **out, int64_t run, const char *co
                            const struct model_files *files, const char *data_dir, struct err *err) {
   struct run_context *c = calloc(1, sizeof *c);
   struct dataset_source source;
-  struct model_facts m = {.positions = LIMIT_SEQUENCE_TOKENS, .trained_max = LIMIT_SEQUENCE_TOKENS};
+  struct model_facts m = {
+      .positions = LIMIT_SEQUENCE_TOKENS, .trained_max = LIMIT_SEQUENCE_TOKENS, .completion_end = -1};
   if (!c) return err_set(err, RC_NO_MEMORY, NULL, "a run's context was refused memory");
   atomic_init(&c->users, 1);
   c->run = run;
   enum rc rc = run_config_parse_stored(&c->config, config_text, strlen(config_text), &c->arena, err);
   if (rc == RC_OK) rc = model_read(&m, files, &c->arena, err);
-  if (rc == RC_OK) rc = ends_check(&c->config, &m, err);
   if (rc == RC_OK) rc = tokenizer_read(&c->tokenizer, &m, &files->tokenizer, err);
+  if (rc == RC_OK) rc = tokenizer_eos_add(&m, &c->config, c->tokenizer, files, &c->arena, err);
+  if (rc == RC_OK) rc = ends_check(&c->config, &m, err);
   if (rc == RC_OK) chat_read(&c->chat, &m, c->tokenizer, files);
   if (rc == RC_OK) rc = files_load(&c->dataset, &c->config, &m, c->tokenizer, dataset_files(&c->config), data_dir, err);
   if (rc == RC_OK) rc = orders_make(c, err);
@@ -307,10 +325,12 @@ enum rc run_context_check(const struct run_config *config, const struct model_fi
   struct tokenizer *tokenizer = NULL;
   struct chat *chat = NULL;
   struct dataset_source source;
-  struct model_facts m = {.positions = LIMIT_SEQUENCE_TOKENS, .trained_max = context_max};
+  struct model_facts m = {
+      .positions = LIMIT_SEQUENCE_TOKENS, .trained_max = context_max, .completion_end = -1};
   enum rc rc = files ? model_read(&m, files, &arena, err) : RC_OK;
-  if (rc == RC_OK && files) rc = ends_check(config, &m, err);
   if (rc == RC_OK && files) rc = tokenizer_read(&tokenizer, &m, &files->tokenizer, err);
+  if (rc == RC_OK && files) rc = tokenizer_eos_add(&m, config, tokenizer, files, &arena, err);
+  if (rc == RC_OK && files) rc = ends_check(config, &m, err);
   if (rc == RC_OK && files) chat_read(&chat, &m, tokenizer, files);
   if (rc == RC_OK) rc = files_check(config, &m, tokenizer, dataset_files(config), data_dir, watch, err);
   for (int i = 0; rc == RC_OK && evaluation_wanted(&config->evaluation) && i < config->evaluation.count; i++)

@@ -10,7 +10,7 @@
 static const char *const refused_names[] = {"presence_penalty",   "frequency_penalty", "repetition_penalty",
                                             "logit_bias",         "min_tokens",        "bad_words",
                                             "no_repeat_ngram_size", "typical_p",       "response_format"};
-enum { REFUSED = sizeof refused_names / sizeof refused_names[0], OWN = 8 };
+enum { REFUSED = sizeof refused_names / sizeof refused_names[0], OWN = 9 };
 
 static enum rc refuse(const struct json *const *values, struct err *err) {
   for (int i = 0; i < REFUSED; i++)
@@ -35,6 +35,7 @@ enum rc sampling_config_read(struct sampling_config *s, const struct json *value
        .min = 0,
        .max = LIMIT_VOCABULARY - 1,
        .count_max = LIMIT_STOP_TOKENS},
+      {.name = "tokenizer_eos", .kind = FIELD_BOOL, .target = &s->tokenizer_eos},
       {.name = "ignore_eos", .kind = FIELD_BOOL, .target = &s->ignore_eos},
       {.name = "stop", .kind = FIELD_VALUE, .target = &stop}};
   for (int i = 0; i < REFUSED; i++)
@@ -44,6 +45,7 @@ enum rc sampling_config_read(struct sampling_config *s, const struct json *value
   if (rc == RC_OK) rc = stop_strings_read(&s->stop, stop, arena, err);
   if (rc == RC_OK && s->ignore_eos && s->stop_token_ids.count)
     rc = err_set(err, RC_INVALID, "ignore_eos", "expected `ignore_eos` or `stop_token_ids`, got both");
+  if (s->ignore_eos || s->stop_token_ids.count) s->tokenizer_eos = false;
   return rc;
 }
 
@@ -52,6 +54,7 @@ void sampling_config_write(const struct sampling_config *s, struct json_writer *
   sampling_cut_write(&s->cut, w);
   json_kv_int(w, "max_new_tokens", s->max_new_tokens);
   json_kv_i32s(w, "stop_token_ids", s->stop_token_ids.items, s->stop_token_ids.count);
+  if (s->tokenizer_eos) json_kv_bool(w, "tokenizer_eos", true);
   if (s->ignore_eos) json_kv_bool(w, "ignore_eos", true);
   stop_strings_write(&s->stop, w);
 }

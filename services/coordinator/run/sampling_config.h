@@ -14,11 +14,12 @@ struct sampling_config {
   struct sampling_cut cut;         /* not of evaluation blocks */
   int32_t max_new_tokens;          /* of every sample; a line of the dataset may name fewer for its own */
   struct json_i32s stop_token_ids; /* empty: the model's eos ids */
+  bool tokenizer_eos;              /* the tokenizer's eos_token is one of these, and what completions end with */
   bool ignore_eos;                 /* no stop ids at all: no token ends a sample */
   struct stop_strings stop;        /* texts that end a sample */
 };
 
-/* Over defaults; fields are those of `sampling`. */
+/* Over defaults; fields are those of `sampling`.  tokenizer_eos is false where the model's eos ids are not used. */
 enum rc sampling_config_read(struct sampling_config *s, const struct json *value, struct arena *arena, struct err *err);
 /* Its members, in a fixed order; those that are off by default are left out then. */
 void sampling_config_write(const struct sampling_config *s, struct json_writer *w);

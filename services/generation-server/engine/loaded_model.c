@@ -172,6 +172,14 @@ void model_files_free(struct model_files *files) {
   files->tokenizer = NULL;
 }
 
+/* The tokenizer's own end of text ends samples too, as it does in other engines: fine-tuned models often have a new one
+ * there and the base model's in their configurations. */
+static enum rc read_chat(struct model_files *out, const struct chat_files *files) {
+  const int32_t eos = chat_eos_id(&files->tokenizer_config, out->tokenizer);
+  if (eos >= 0) model_config_add_eos(&out->config, eos);
+  return chat_parse(&out->chat, files, out->tokenizer, &out->no_chat);
+}
+
 /* Frees what was read of files that do not fit together. */
 static enum rc end_reading(struct model_files *out, enum rc rc, enum rc chat) {
   if (rc != RC_OK) {
@@ -187,7 +195,12 @@ enum rc model_files_load(struct model_files *out, const char *dir, struct err *e
   enum rc rc = model_config_load(&out->config, dir, err), chat = RC_OK;
   if (rc == RC_OK) rc = tokenizer_load_folder(&out->tokenizer, dir, err);
   if (rc == RC_OK && out->tokenizer) rc = tokenizer_fit(out->tokenizer, out->config.vocabulary, err);
-  if (rc == RC_OK && out->tokenizer) chat = chat_load(&out->chat, dir, out->tokenizer, &out->no_chat);
+  if (rc == RC_OK && out->tokenizer) {
+    struct chat_files files;
+    chat = chat_files_read(&files, dir, &out->no_chat);
+    if (chat == RC_OK) chat = read_chat(out, &files);
+    chat_files_free(&files);
+  }
   return end_reading(out, rc, chat);
 }
 
@@ -207,7 +220,7 @@ enum rc model_files_parse(struct model_files *out, const struct buf *config_json
   }
   if (rc != RC_OK) err_in_file(err, file);
   if (rc == RC_OK && out->tokenizer) rc = tokenizer_fit(out->tokenizer, out->config.vocabulary, err);
-  if (rc == RC_OK && out->tokenizer) chat = chat_parse(&out->chat, chat_files, out->tokenizer, &out->no_chat);
+  if (rc == RC_OK && out->tokenizer) chat = read_chat(out, chat_files);
   return end_reading(out, rc, chat);
 }
 

@@ -308,6 +308,42 @@ static void what_is_written_reads_back_to_the_same_hash(void **state) {
   parsed_free(&second);
 }
 
+/* A posted run stops at the tokenizer's end of text, too, unless it says what stops it; one that was stored before
+ * there was such a key goes on as it began. */
+static void a_stored_configuration_alone_says_whether_the_tokenizers_eos_counts(void **state) {
+  (void)state;
+  static const struct {
+    const char *sampling;
+    bool counts;
+  } cases[] = {{"{}", true},
+               {"{\"tokenizer_eos\":true}", true},
+               {"{\"tokenizer_eos\":false}", false},
+               {"{\"stop_token_ids\":[5]}", false},
+               {"{\"stop_token_ids\":[]}", true},
+               {"{\"ignore_eos\":true}", false}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char text[256];
+    struct parsed p;
+    struct run_config stored;
+    struct arena arena = ARENA_INIT;
+    struct buf out = BUF_INIT;
+    struct json_writer w;
+    snprintf(text, sizeof text, "{\"dataset\":{\"path\":\"a\"},\"sampling\":%s}", cases[i].sampling);
+    assert_int_equal(parse(&p, text)->rc, RC_OK);
+    assert_int_equal(p.config.sampling.tokenizer_eos, cases[i].counts);
+    json_writer_init(&w, &out);
+    run_config_write(&p.config, &w);
+    assert_int_equal(strstr(out.data, "\"tokenizer_eos\":true") != NULL, cases[i].counts);
+    assert_int_equal(run_config_parse_stored(&stored, out.data, out.len, &arena, NULL), RC_OK);
+    assert_int_equal(stored.sampling.tokenizer_eos, cases[i].counts);
+    assert_int_equal(run_config_parse_stored(&stored, text, strlen(text), &arena, NULL), RC_OK);
+    assert_int_equal(stored.sampling.tokenizer_eos, i == 1);
+    arena_free(&arena);
+    buf_free(&out);
+    parsed_free(&p);
+  }
+}
+
 /* Stored when it is true, and else left out: configurations from before there was such a key keep their hash. */
 static void ignoring_eos_is_written_only_when_it_is_asked_for(void **state) {
   (void)state;
@@ -613,6 +649,7 @@ int main(void) {
       cmocka_unit_test(the_trainer_gets_the_sampling_temperature),
       cmocka_unit_test(the_trainer_gets_what_samplers_leave_out),
       cmocka_unit_test(faults_name_their_field),
+      cmocka_unit_test(a_stored_configuration_alone_says_whether_the_tokenizers_eos_counts),
       cmocka_unit_test(ignoring_eos_is_written_only_when_it_is_asked_for),
       cmocka_unit_test(a_penalty_of_long_samples_is_optional),
       cmocka_unit_test(a_run_in_flight_has_its_own_defaults),

@@ -431,6 +431,35 @@ static void test_a_text_that_is_too_long_names_the_limit(void **state) {
   chat_free(c);
 }
 
+/* An end of text that only the tokenizer names would end no sample. */
+static void test_the_tokenizers_end_of_text_is_found(void **state) {
+  (void)state;
+  static const struct {
+    const char *config, *token;
+  } cases[] = {
+      {"{\"eos_token\":\"<|im_end|>\"}", "<|im_end|>"},
+      {"{\"model_max_length\":1000000000000000019884624838656,\"eos_token\":{\"__type\":\"AddedToken\",\"content\":"
+       "\"<|endoftext|>\"},\"chat_template\":7}",
+       "<|endoftext|>"},
+      {"{\"eos_token\":\"</s>\"}", NULL}, /* no token of this tokenizer */
+      {"{\"eos_token\":\"<|im_end|>\\u0000\"}", NULL},
+      {"{\"eos_token\":null}", NULL},
+      {"{\"eos_token\":[\"<|im_end|>\"]}", NULL},
+      {"{}", NULL},
+      {"[]", NULL},
+      {"{\"eos_token\":", NULL},
+      {"", NULL},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    struct buf config = BUF_INIT;
+    buf_puts(&config, cases[i].config);
+    const int32_t expected = cases[i].token ? tokenizer_id_of(qwen, cases[i].token) : -1;
+    assert_true(!cases[i].token || expected >= 0);
+    if (chat_eos_id(&config, qwen) != expected) fail_msg("%s: %d", cases[i].config, chat_eos_id(&config, qwen));
+    buf_free(&config);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_the_file_wins_over_the_configuration),
@@ -448,6 +477,7 @@ int main(void) {
       cmocka_unit_test(test_a_flood_of_first_bytes_is_looked_through_at_once),
       cmocka_unit_test(test_the_longest_special_token_at_a_place_counts),
       cmocka_unit_test(test_a_text_that_is_too_long_names_the_limit),
+      cmocka_unit_test(test_the_tokenizers_end_of_text_is_found),
   };
   return cmocka_run_group_tests_name("chat", tests, setup, teardown);
 }
