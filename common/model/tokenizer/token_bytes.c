@@ -18,19 +18,17 @@ static void strip(const char **text, size_t *len, const struct decode_step *s) {
     *len -= s->content.len;
 }
 
-/* Runs one step over *text; what it makes lies in out. */
+/* Runs one step over *text; what it makes lies in out.  A step that leaves the text where it is leaves out alone. */
 static enum rc run_step(const struct decode_step *s, struct matcher *m, const char **text, size_t *len,
                         struct buf *out, struct err *err) {
   static const struct literal space = {.text = " ", .len = 1};
   const int byte = s->kind == DECODE_BYTE_FALLBACK ? fallback_byte(*text, *len) : -1;
   enum rc rc = RC_OK;
+  if (s->kind == DECODE_STRIP) strip(text, len, s);
+  if (s->kind == DECODE_STRIP || (s->kind == DECODE_BYTE_FALLBACK && byte < 0)) return RC_OK;
   buf_clear(out);
   switch (s->kind) {
-    case DECODE_STRIP: strip(text, len, s); return RC_OK;
-    case DECODE_BYTE_FALLBACK:
-      if (byte < 0) return RC_OK;
-      buf_append(out, &(char){(char)byte}, 1);
-      break;
+    case DECODE_BYTE_FALLBACK: buf_append(out, &(char){(char)byte}, 1); break;
     case DECODE_BYTE_LEVEL: alphabet_read(out, *text, *len); break;
     case DECODE_REPLACE: rc = pattern_replace(out, s->regex, &s->content, m, *text, *len, err); break;
     default: /* DECODE_METASPACE */
@@ -52,10 +50,12 @@ static enum rc fill_token(struct tokenizer *t, struct token *token, struct match
   const struct decoder *d = &t->decoder;
   const char *text = token->content;
   size_t len = token->content_len;
+  struct buf *free_one = &work[0]; /* the text lies in the other one, or is the token's content */
   enum rc rc = RC_OK;
   if (!text) return RC_OK; /* an id without a token */
   for (int i = 0; i < d->count && rc == RC_OK && !(t->byte_level && token->added); i++) {
-    rc = run_step(&d->steps[i], m, &text, &len, &work[i % 2], err);
+    rc = run_step(&d->steps[i], m, &text, &len, free_one, err);
+    if (text == free_one->data) free_one = free_one == &work[0] ? &work[1] : &work[0];
     if (d->steps[i].kind == DECODE_BYTE_FALLBACK && len == 1 && (uint8_t)text[0] >= 0x80) break; /* no text any more */
   }
   if (rc != RC_OK) return rc;

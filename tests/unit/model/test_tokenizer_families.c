@@ -306,6 +306,34 @@ static void test_outputs_that_are_not_done_here(void **state) {
           "one processor that adds tokens");
 }
 
+/* Steps take turns with two buffers, and one that changed nothing gave the next the buffer that the text lay in: "b" had
+ * the bytes NUL, and Replace read what it wrote. */
+static void test_decoder_steps_behind_one_that_changes_nothing(void **state) {
+  (void)state;
+#define INTO(from, to) "{\"type\":\"Replace\",\"pattern\":{\"String\":\"" from "\"},\"content\":\"" to "\"}"
+#define BYTES          "{\"type\":\"ByteFallback\"}"
+  static const struct {
+    const char *json, *text;
+  } cases[] = {
+      {OUT_OF(LIST(INTO("x", "y") "," STRIP("1") "," BYTES "," FUSE), "null"), "aba"},
+      {OUT_OF(LIST(INTO("x", "y") "," BYTES "," STRIP("1")), "null"), "aba"},
+      {OUT_OF(LIST(INTO("a", " long") "," BYTES "," INTO("l", "bab") "," STRIP("0") "," INTO("b", "cc")), "null"),
+       "ccaccongccccaccong"},
+      {OUT_OF(LIST(BYTES "," STRIP("1") "," INTO("a", "") "," BYTES "," INTO("b", "x")), "null"), "x"},
+  };
+  static const int32_t ids[] = {0, 1, 0};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    struct tokenizer *t;
+    struct buf out = BUF_INIT;
+    if (tokenizer_parse(&t, cases[i].json, strlen(cases[i].json), &err) != RC_OK) fail_msg("%zu: %s", i, err.message);
+    assert_int_equal(tokenizer_decode(t, ids, 3, false, &out, &err), RC_OK);
+    assert_int_equal(out.len, strlen(cases[i].text));
+    assert_memory_equal(out.data, cases[i].text, out.len);
+    buf_free(&out);
+    tokenizer_free(t);
+  }
+}
+
 static void test_folders_without_a_file_of_ours(void **state) {
   (void)state;
   char dir[] = "build/test_tokenizer_XXXXXX", path[128];
@@ -389,6 +417,7 @@ int main(void) {
       cmocka_unit_test(test_text_without_tokens),
       cmocka_unit_test(test_patterns_that_are_not_read_alike),
       cmocka_unit_test(test_outputs_that_are_not_done_here),
+      cmocka_unit_test(test_decoder_steps_behind_one_that_changes_nothing),
       cmocka_unit_test(test_folders_without_a_file_of_ours),
       cmocka_unit_test(test_damaged_files),
   };
