@@ -116,7 +116,7 @@ static void put_escape(struct rewrite *r) {
     case 's': put_class(r, SPACES, false); return;
     case 'S':
       if (r->in_class)
-        buf_puts(r->out, "\\S");
+        buf_puts(r->out, "\\S\\x{180E}"); /* which PCRE2's \S leaves out */
       else
         put_class(r, SPACES, true);
       return;

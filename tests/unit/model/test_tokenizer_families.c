@@ -269,6 +269,26 @@ static void test_patterns_that_are_not_read_alike(void **state) {
   refused(BYTES_OF("\\\\p{Nonsense}"), "regular expression");
 }
 
+/* U+180E is no white space, within brackets neither: it is a word of its own, whose last byte is not merged with the
+ * space behind it. */
+static void test_no_white_space_within_brackets(void **state) {
+  (void)state;
+  static const char json[] =
+      "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"behavior\":\"Isolated\","
+      "\"pattern\":{\"Regex\":\"[^\\\\S\\\\n]+\"}},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":"
+      "false}]},\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"vocab\":{\"\u00e1\":0,\"\u0142\":1,"
+      "\"\u0130\":2,\"\u0120\":3,\"\u0130\u0120\":4},\"merges\":[[\"\u0130\",\"\u0120\"]]}}";
+  static const int32_t expected[] = {0, 1, 2, 3};
+  struct tokenizer *t;
+  struct token_ids ids = {0};
+  if (tokenizer_parse(&t, json, sizeof json - 1, &err) != RC_OK) fail_msg("%s", err.message);
+  assert_int_equal(tokenizer_encode(t, "\xE1\xA0\x8E ", 4, true, 10, &ids, &err), RC_OK);
+  assert_int_equal(ids.count, 4);
+  assert_memory_equal(ids.items, expected, sizeof expected);
+  token_ids_free(&ids);
+  tokenizer_free(t);
+}
+
 #define OUT_OF(decoder, post)                                                                                     \
   "{\"decoder\":" decoder ",\"post_processor\":" post                                                             \
   ",\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]}}"
@@ -416,6 +436,7 @@ int main(void) {
       cmocka_unit_test(test_unigram_tables_that_lie),
       cmocka_unit_test(test_text_without_tokens),
       cmocka_unit_test(test_patterns_that_are_not_read_alike),
+      cmocka_unit_test(test_no_white_space_within_brackets),
       cmocka_unit_test(test_outputs_that_are_not_done_here),
       cmocka_unit_test(test_decoder_steps_behind_one_that_changes_nothing),
       cmocka_unit_test(test_folders_without_a_file_of_ours),
