@@ -326,8 +326,8 @@ static void test_outputs_that_are_not_done_here(void **state) {
           "one processor that adds tokens");
 }
 
-/* Steps take turns with two buffers, and one that changed nothing gave the next the buffer that the text lay in: "b" had
- * the bytes NUL, and Replace read what it wrote. */
+/* Steps take turns with two buffers, and one that changed nothing gave the next the buffer that the text lay in: tokens
+ * lost their first byte to a NUL, and Replace read what it wrote. */
 static void test_decoder_steps_behind_one_that_changes_nothing(void **state) {
   (void)state;
 #define INTO(from, to) "{\"type\":\"Replace\",\"pattern\":{\"String\":\"" from "\"},\"content\":\"" to "\"}"
