@@ -70,11 +70,14 @@ void advantages_less_kl(enum advantage_kind kind, const double *kl, int n, doubl
 void advantages_standardize(float *advantages, const int64_t *tokens, int n, double epsilon) {
   double sum = 0, squares = 0;
   int64_t count = 0;
-  bool equal = true;
+  bool equal = true; /* among those that are trained on: of the others nothing is in the deviation */
+  float first = 0;
   for (int i = 0; i < n; i++) {
+    if (tokens[i] == 0) continue;
+    if (count == 0) first = advantages[i];
     count += tokens[i];
     sum += (double)tokens[i] * (double)advantages[i];
-    equal = equal && advantages[i] == advantages[0];
+    equal = equal && advantages[i] == first;
   }
   const double mean = count > 0 ? sum / (double)count : 0;
   for (int i = 0; i < n; i++) {

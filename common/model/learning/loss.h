@@ -92,7 +92,7 @@ void advantages_of(enum advantage_kind kind, const double *rewards, int n, doubl
  * advantage_is_linear. */
 void advantages_less_kl(enum advantage_kind kind, const double *kl, int n, double coefficient, float *advantages);
 /* Of a round's samples: less their mean, over their standard deviation plus epsilon, both over trained tokens[n].
- * Where all of them are equal, exactly zero. */
+ * Where those with trained tokens are equal, all are exactly zero. */
 void advantages_standardize(float *advantages, const int64_t *tokens, int n, double epsilon);
 bool advantage_is_linear(enum advantage_kind kind);
 

@@ -371,6 +371,10 @@ static void a_round_is_standardized_over_its_tokens(void **state) {
   assert_true(fabs((double)two[0] - 0.25 / sqrt(0.1875)) < 1e-7 && fabs((double)two[1] + 0.75 / sqrt(0.1875)) < 1e-7);
   advantages_standardize(masked, (int64_t[]){0, 0}, 2, 0);
   assert_true(masked[0] == 0 && masked[1] == 0);
+  float beside[4] = {0, 1, 1, 1}; /* a sample that is not trained on deviates from those that are */
+  advantages_standardize(beside, (int64_t[]){0, 3, 1, 2}, 4, 0);
+  for (int i = 0; i < 4; i++)
+    if (beside[i] != 0) fail_msg("sample %d has %g", i, (double)beside[i]);
 }
 
 int main(void) {
