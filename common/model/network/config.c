@@ -28,6 +28,11 @@ struct raw_config {
   const struct json *rope_scaling, *rope_parameters, *eos, *layer_types, *quantization;
 };
 
+static bool is_null(const struct json *root, const char *name) {
+  const struct json *v = json_get(root, name);
+  return v && json_type_of(v) == JSON_NULL;
+}
+
 static enum rc read_family(struct raw_config *raw, const struct json *root, struct arena *arena, struct err *err) {
   const char *model_type = NULL;
   const struct json_field field = {
@@ -173,6 +178,10 @@ static enum rc resolve_rope(struct rope_scaling *out, const struct raw_rope *r, 
                                .original_positions = r->original_positions     ? r->original_positions
                                                      : raw->original_positions ? raw->original_positions
                                                                                : raw->positions};
+  if (raw->family->plain_rope && strcmp(r->type, "default") != 0)
+    return err_set(err, RC_UNSUPPORTED, "rope_type",
+                   "expected default, got \"%s\": this family's other rotation is longrope, which is not computed here",
+                   r->type);
   /* "dynamic" changes nothing within max_position_embeddings, and longer contexts are not served. */
   if (strcmp(r->type, "default") == 0 || strcmp(r->type, "dynamic") == 0) return RC_OK;
   if (strcmp(r->type, "linear") == 0) {
@@ -277,8 +286,7 @@ static enum rc read_layer_types(struct model_config *out, const struct json *typ
 
 static enum rc read_windows(struct model_config *out, const struct raw_config *raw, const struct json *root,
                             struct err *err) {
-  const struct json *window = json_get(root, "sliding_window");
-  const bool none = window && json_type_of(window) == JSON_NULL;
+  const bool none = is_null(root, "sliding_window");
   const bool listed = raw->layer_types && json_type_of(raw->layer_types) != JSON_NULL;
   const enum family_window kind = raw->family->window;
   if (kind == WINDOW_PATTERN && none)
@@ -477,6 +485,7 @@ enum rc model_config_parse(struct model_config *out, const char *json, size_t le
   enum rc rc = json_parse(&root, json, len, CONFIG_BYTES_MAX, err);
   if (rc == RC_OK) rc = read_family(&raw, root, &arena, err);
   if (rc == RC_OK) rc = read_fields(&raw, root, &arena, err);
+  if (rc == RC_OK && is_null(root, "num_key_value_heads")) raw.kv_heads = 0; /* the default is another number */
   if (rc == RC_OK && raw.kv_heads == 0) raw.kv_heads = raw.heads;
   if (rc == RC_OK && raw.head_dim == 0) raw.head_dim = raw.hidden / raw.heads;
   if (rc == RC_OK) rc = read_rope(&rope, &raw, raw.rope_parameters, "rope_parameters", &arena, err);

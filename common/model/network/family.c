@@ -36,6 +36,7 @@ static const struct family FAMILIES[] = {
     {.model_type = "llama", .biases = BIASES_CONFIGURED, .mlp_biases = true, .rms_eps = 1e-6f},
     {.model_type = "mistral", .window = WINDOW_EVERYWHERE, .kv_heads = 8, .sliding_window = 4096, .rms_eps = 1e-6f},
     {.model_type = "phi3",
+     .plain_rope = true,
      .window = WINDOW_EVERYWHERE,
      .fused = {{"self_attn.qkv_proj.weight", PARAM_Q, PARAM_V}, {"mlp.gate_up_proj.weight", PARAM_GATE, PARAM_UP}},
      .rms_eps = 1e-5f},

@@ -71,6 +71,7 @@ struct family {
   bool gelu;           /* GeGLU instead of SwiGLU; the key is hidden_activation, and not hidden_act */
   bool root_embedding; /* embeddings are multiplied by the root of hidden_size */
   bool local_rope;     /* sliding layers rotate by a theta of their own: rope_local_base_freq */
+  bool plain_rope;     /* rotations are plain, or longrope, which files of before called yarn and su */
   bool soft_caps;      /* attn_logit_softcapping, final_logit_softcapping */
   bool query_scalar;   /* scores are divided by the root of query_pre_attn_scalar instead of head_dim */
   bool experts;        /* some layers have experts and a router instead of the MLP */

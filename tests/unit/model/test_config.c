@@ -176,6 +176,42 @@ static void test_families(void **state) {
   assert_true(c.fused && c.rms_eps == 1e-5f && c.window == 0);
 }
 
+/* As transformers reads it: as many as there are heads, where a missing one has the family's default. */
+static void test_no_number_of_heads_of_keys_is_that_of_heads(void **state) {
+  (void)state;
+  static const char *const families[] = {"qwen3", "qwen2", "mistral", "llama", "phi3"};
+  const char *sizes = strchr(BASE, ','), *heads = strstr(BASE, ",\"num_key_value_heads\":2");
+  assert_non_null(heads);
+  for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
+    char json[1024];
+    struct model_config c;
+    struct err err = {0};
+    snprintf(json, sizeof json, "{\"model_type\":\"%s\"%.*s,\"num_key_value_heads\":null%s}", families[i],
+             (int)(heads - sizes), sizes, heads + strlen(",\"num_key_value_heads\":2"));
+    if (parse(&c, json, &err) != RC_OK) fail_msg("%s: %s", json, err.message);
+    assert_int_equal(c.kv_heads, 6);
+  }
+}
+
+/* Phi-3's file of 128k tokens said "yarn", with two lists of factors: transformers takes it for longrope. */
+static void test_phi3_is_rotated_plainly_or_not_at_all(void **state) {
+  (void)state;
+  static const char *const types[] = {"yarn", "su", "longrope", "linear"};
+  assert_int_equal(family_of("phi3", ",\"rope_scaling\":{\"rope_type\":\"default\"}").rope.kind, ROPE_PLAIN);
+  for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+    char json[1024];
+    struct model_config c;
+    struct err err = {0};
+    snprintf(json, sizeof json,
+             "{\"model_type\":\"phi3\"%s,\"original_max_position_embeddings\":64,\"rope_scaling\":{\"type\":\"%s\","
+             "\"factor\":2,\"short_factor\":[1,1,1],\"long_factor\":[1,2,3]}}",
+             strchr(BASE, ','), types[i]);
+    assert_int_equal(parse(&c, json, &err), RC_UNSUPPORTED);
+    assert_string_equal(err.field, "rope_scaling.rope_type");
+    assert_non_null(strstr(err.message, "longrope"));
+  }
+}
+
 static void test_rotations(void **state) {
   (void)state;
   struct model_config c = family_of("llama", ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.5}");
@@ -260,6 +296,8 @@ int main(void) {
       cmocka_unit_test(test_refuses),
       cmocka_unit_test(test_refuses_other_models_and_heads_that_do_not_divide),
       cmocka_unit_test(test_families),
+      cmocka_unit_test(test_no_number_of_heads_of_keys_is_that_of_heads),
+      cmocka_unit_test(test_phi3_is_rotated_plainly_or_not_at_all),
       cmocka_unit_test(test_rotations),
       cmocka_unit_test(test_generation_config_adds_stop_tokens),
       cmocka_unit_test(test_generation_configs_that_lie),
