@@ -202,6 +202,13 @@ enum rc file_make_dirs(const char *path, struct err *err) {
   return RC_OK;
 }
 
+enum rc file_refuse_pointer(const void *bytes, size_t len, struct err *err) {
+  static const char beginning[] = "version https://git-lfs.github.com/";
+  if (len < sizeof beginning - 1 || memcmp(bytes, beginning, sizeof beginning - 1) != 0) return RC_OK;
+  return err_set(err, RC_INVALID, NULL,
+                 "this is a pointer of %zu bytes to a file in Git LFS, not the file: `git lfs pull` fetches it", len);
+}
+
 bool file_exists(const char *path) {
   struct stat st;
   return stat(path, &st) == 0;

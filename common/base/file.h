@@ -20,6 +20,9 @@ enum rc file_write_atomic(const char *path, const void *bytes, size_t len, struc
 /* mkdir -p, mode 0755. */
 enum rc file_make_dirs(const char *path, struct err *err);
 bool file_exists(const char *path);
+/* RC_INVALID, with a word on what to do, where the bytes of a file are what `git clone` leaves in the place of a large
+ * one that lies in Git LFS. */
+enum rc file_refuse_pointer(const void *bytes, size_t len, struct err *err);
 /* fsync of a file that a library has written. */
 enum rc file_sync(const char *path, struct err *err);
 /* fsync of a folder, after a rename inside it. */

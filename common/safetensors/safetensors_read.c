@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "common/base/arena.h"
+#include "common/base/file.h"
 #include "common/base/limits.h"
 #include "common/json/json.h"
 #include "common/safetensors/safetensors_internal.h"
@@ -197,6 +198,8 @@ static enum rc parse(struct st_file *f, const unsigned char *bytes, size_t len, 
     return err_set(err, RC_INVALID, NULL,
                    "expected a safetensors file, which begins with %d bytes of header length, got %zu bytes",
                    LENGTH_BYTES, len);
+  const enum rc pointer = file_refuse_pointer(bytes, len, err);
+  if (pointer != RC_OK) return pointer;
   const uint64_t header_bytes = read_u64(bytes);
   if (header_bytes > LIMIT_SAFETENSORS_HEADER)
     return err_set(err, RC_INVALID, NULL, "expected a safetensors header of at most %u bytes, the file claims %" PRIu64,

@@ -65,6 +65,7 @@ enum rc tokenizer_load(struct tokenizer **out, const char *path, struct err *err
   *out = NULL;
   struct buf bytes = BUF_INIT;
   enum rc rc = file_read(&bytes, path, TOKENIZER_FILE_BYTES, err);
+  if (rc == RC_OK) rc = file_refuse_pointer(bytes.data, bytes.len, err);
   if (rc == RC_OK) rc = tokenizer_parse(out, bytes.data, bytes.len, err);
   if (rc != RC_OK) err_in_file(err, path);
   buf_free(&bytes);

@@ -367,6 +367,10 @@ static void test_folders_without_a_file_of_ours(void **state) {
   assert_null(t);
   assert_non_null(strstr(err.message, "there is only tokenizer.model"));
   snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+  static const char pointer[] = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 7031645\n";
+  assert_int_equal(file_write_atomic(path, pointer, sizeof pointer - 1, &err), RC_OK);
+  assert_int_equal(tokenizer_load_folder(&t, dir, &err), RC_INVALID);
+  assert_non_null(strstr(err.message, "/tokenizer.json: this is a pointer"));
   static const char json[] = META("[[\"a\",-1.5]]", "");
   assert_int_equal(file_write_atomic(path, json, sizeof json - 1, &err), RC_OK);
   assert_int_equal(tokenizer_load_folder(&t, dir, &err), RC_OK);

@@ -52,6 +52,17 @@ static enum rc open_header(const char *header, size_t data_bytes) {
   return rc;
 }
 
+static const char POINTER[] = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 988097824\n";
+
+/* A clone without Git LFS: the first eight bytes were told as an absurd length of a header. */
+static void test_a_pointer_in_the_place_of_a_file_is_called_one(void **state) {
+  (void)state;
+  assert_int_equal(open_copy(POINTER, sizeof POINTER - 1), RC_INVALID);
+  assert_non_null(strstr(err.message, "git lfs pull"));
+  assert_int_equal(open_copy(POINTER, 20), RC_INVALID);
+  assert_null(strstr(err.message, "git lfs pull"));
+}
+
 #define refused(header, data_bytes, word)                                                                      \
   do {                                                                                                         \
     const enum rc refused_rc = open_header(header, data_bytes);                                                \
@@ -398,6 +409,7 @@ int main(void) {
       cmocka_unit_test(test_header_cut_at_every_byte_with_matching_length),
       cmocka_unit_test(test_every_byte_changed),
       cmocka_unit_test(test_header_lengths_that_lie),
+      cmocka_unit_test(test_a_pointer_in_the_place_of_a_file_is_called_one),
       cmocka_unit_test(test_offsets_that_lie),
       cmocka_unit_test(test_shapes_and_types_that_lie),
       cmocka_unit_test(test_headers_of_the_wrong_form),
