@@ -116,6 +116,17 @@ static enum rc apply_form(struct maker *m, struct dict *message) {
   return rc;
 }
 
+/* The roles that clients use: templates write "<|" + role + "|>", which is to be a special token.  Whatever else stands
+ * for a role is text, as a content is. */
+static bool is_known_role(const struct json *role) {
+  static const char *const known[] = {"system", "developer", "user",    "assistant",
+                                      "tool",   "function",  "ipython", "model"};
+  const char *word = json_word(role);
+  for (size_t i = 0; word && i < sizeof known / sizeof known[0]; i++)
+    if (strcmp(word, known[i]) == 0) return true;
+  return false;
+}
+
 static enum rc make_message(struct maker *m, const struct json *json, size_t index, struct value *out) {
   static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
   const struct json *reasoning = NULL, *member;
@@ -136,7 +147,8 @@ static enum rc make_message(struct maker *m, const struct json *json, size_t ind
     if (json_type_of(member) == JSON_NULL) continue;
     if (m->form->wire && strcmp(key, "tool_calls") == 0 && json_length(member) == 0) continue; /* as if it had none */
     rc = text_share(m->w, key, strlen(key), MARK_DATA, &name);
-    if (rc == RC_OK) rc = value_from_json(m->w, member, MARK_DATA, &inner);
+    const bool role = strcmp(key, "role") == 0 && is_known_role(member);
+    if (rc == RC_OK) rc = value_from_json(m->w, member, role ? 0 : MARK_DATA, &inner);
     if (rc == RC_OK) rc = dict_set(m->w, dict, name, inner);
   }
   if (rc == RC_OK && reasoning) rc = set(m->w, dict, "reasoning_content", v);
