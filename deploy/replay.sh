@@ -7,7 +7,7 @@
 # Runs that this one starts from are replayed first.  Variables: DATA_DIR (deploy/demo: where the runs' datasets lie), BIN (build/bin), OUT (a temporary folder, removed at the end).
 # Status 0: the same weights, byte for byte.  1: not, or it could not be told; the log says why.
 set -euo pipefail
-unset "${!LEASEHOLD_TLS_@}" # both ends are on this machine's loopback, and talk http
+unset "${!LEASEHOLD_TLS_@}" LEASEHOLD_AUTH_TOKEN LEASEHOLD_TOKEN_DIR LEASEHOLD_BIND LEASEHOLD_ADVERTISE_URL # both ends are on this machine's loopback, and talk http
 [ $# -ge 2 ] || { sed -n '2,8p' "$0" >&2; exit 2; }
 DB=$1 RUN=$2
 shift 2
@@ -21,9 +21,12 @@ else
   trap 'kill "${pids[@]}" 2>/dev/null || :; wait 2>/dev/null || :' EXIT
 fi
 [ -f "$DB" ] || { echo "replay: there is no database $DB" >&2; exit 1; }
-rm -rf "$OUT/state" "$OUT/port"
-cp "$DB" "$OUT/copy.db"
-if [ -f "$DB-wal" ]; then cp "$DB-wal" "$OUT/copy.db-wal"; fi
+rm -rf "$OUT/state" "$OUT/port" "$OUT/copy.db" "$OUT/copy.db-wal" "$OUT/copy.db-shm" # of a replay that was killed
+if [ -f "$DB-wal" ]; then # a coordinator works with it, or was killed: the parts of a file that changes do not fit together
+  "$BIN/coordinator" --db "$DB" --backup "$OUT/copy.db" >"$OUT/backup.log" 2>&1 || { tail -1 "$OUT/backup.log" >&2; echo "replay: $DB could not be copied" >&2; exit 1; }
+else
+  cp "$DB" "$OUT/copy.db"
+fi
 
 "$BIN/coordinator" --db "$OUT/copy.db" --data-dir "$DATA_DIR" --port 0 --port-file "$OUT/port" --replay "$RUN" >"$OUT/coordinator.log" 2>&1 &
 pids+=($!) coordinator=$!

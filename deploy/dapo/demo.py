@@ -16,6 +16,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -165,10 +166,21 @@ def table(before, after, control):
             print(f"  {figure + ', ' + level:28} " + " ".join(f"{cell:>10}" for cell in cells))
 
 
+def set_apart():
+    """All here talks plain http on the loopback address, whatever the caller's services, command line and proxies are told; and what ends this ends its services."""
+    for name in list(os.environ):
+        if name.startswith("LEASEHOLD_TLS_") or name in ("LEASEHOLD_AUTH_TOKEN", "LEASEHOLD_TOKEN_DIR", "LEASEHOLD_BIND", "LEASEHOLD_ADVERTISE_URL"):
+            del os.environ[name]
+    os.environ["no_proxy"] = "127.0.0.1"
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit("demo: interrupted, stopping the services"))
+
+
 def main():
     if CONTROL not in ("shuffled", "lr0") or MODE not in ("pipelined", "sync"):
         print("demo: expected CONTROL shuffled or lr0, and MODE pipelined or sync", file=sys.stderr)
         sys.exit(2)
+    set_apart()
     began = time.monotonic()
     shutil.rmtree(OUT, ignore_errors=True)
     for folder in ("logs", "ports"):

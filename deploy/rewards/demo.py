@@ -187,9 +187,20 @@ def demo(services):
     return problems
 
 
+def set_apart():
+    """All here talks plain http on the loopback address, whatever the caller's services, command line and proxies are told; and what ends this ends its services."""
+    for name in list(os.environ):
+        if name.startswith("LEASEHOLD_TLS_") or name in ("LEASEHOLD_AUTH_TOKEN", "LEASEHOLD_TOKEN_DIR", "LEASEHOLD_BIND", "LEASEHOLD_ADVERTISE_URL"):
+            del os.environ[name]
+    os.environ["no_proxy"] = "127.0.0.1"
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit("demo-reward: interrupted, stopping the services"))
+
+
 def main():
     if CONTROL not in ("", "shuffled"):
         sys.exit(f"demo-reward: CONTROL must be empty or shuffled, got '{CONTROL}'")
+    set_apart()
     shutil.rmtree(OUT, ignore_errors=True)
     (OUT / "logs").mkdir(parents=True)
     (OUT / "scores.py").write_text(SCORES)

@@ -200,6 +200,15 @@ def test_other_cores_give_the_same_weights(tmp_path, usual, cpus, cores):
     assert ("on one core" in done.stdout) == (cores > 2) and (summary["overlap"]["attainable"] is None) == (cores == 1)
 
 
+def test_what_the_callers_own_services_are_told_does_not_reach_the_demos(tmp_path, usual):
+    """Its services asked curl for certificates and tokens that it does not have, and curl asked the proxy for 127.0.0.1."""
+    own = {"LEASEHOLD_TLS_CERT": "/nowhere", "LEASEHOLD_AUTH_TOKEN": "secret", "LEASEHOLD_TOKEN_DIR": "/nowhere", "LEASEHOLD_BIND": "0.0.0.0",
+           "LEASEHOLD_ADVERTISE_URL": "http://10.0.0.1:1", "http_proxy": "http://127.0.0.1:9"}
+    done = demo(tmp_path / "demo", **own)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert json.loads((tmp_path / "demo/summary.json").read_text())["weights_sha256"] == usual[1]["weights_sha256"]
+
+
 def affinity_of(folder, name):
     """Of all threads of the service that wrote this port."""
     for status in pathlib.Path("/proc").glob("[0-9]*/cmdline"):

@@ -4,6 +4,7 @@ What would break: the demo does not run; its runs are not DAPO's; a problem of t
 """
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -29,6 +30,35 @@ def test_the_demo_trains_and_its_control_does_not(done):
     assert summary["dapo"]["distinct_digests"] == 2 and summary["dapo"]["logprob_max_abs_diff"] == 0
     assert summary["control_run"]["distinct_digests"] == 1 and summary["control"] == summary["before"]
     assert "accuracy, hard" in text and "groups without a signal" in text
+
+
+def processes_of(folder):
+    found = []
+    for line in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found += [line] if str(folder).encode() in line.read_bytes() else []
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+@pytest.mark.parametrize(("script", "reached"), [("dapo/demo.py", "1. Supervised warm-up"), ("rewards/demo.py", "round")])
+def test_a_demo_that_is_ended_ends_its_services_and_the_callers_own_settings_do_not_reach_them(tmp_path, script, reached):
+    """SIGTERM ended the script alone, and its services computed on; a proxy was asked for 127.0.0.1."""
+    own = {"LEASEHOLD_TLS_CERT": "/nowhere", "LEASEHOLD_AUTH_TOKEN": "secret", "LEASEHOLD_BIND": "0.0.0.0", "http_proxy": "http://127.0.0.1:9"}
+    environment = {**os.environ, "BIN": str(BIN), "OUT": str(tmp_path / "out"), "SEED": "3", "WARMUP": "50", "ROUNDS": "1000", **own}
+    command = [sys.executable, "-u", ROOT / "deploy" / script]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment) as process:
+        text = ""
+        for line in process.stdout:
+            text += line
+            if reached in line:
+                break
+        assert reached in text and len(processes_of(tmp_path)) >= 3, text
+        process.terminate()
+        text += process.stdout.read()
+        assert process.wait(30) == 1 and "interrupted" in text, text
+    assert not processes_of(tmp_path)
 
 
 def rows(path):

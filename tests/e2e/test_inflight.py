@@ -5,6 +5,7 @@ groups as it should, none of them twice, nothing older than max_lag, under lease
 bit was equal.  Where somebody dies, the digests that were recorded before must be reached again.
 """
 import os
+import shutil
 import sqlite3
 import subprocess
 import time
@@ -355,11 +356,28 @@ def test_one_flipped_bit_in_one_gradient_is_seen(base_model, tmp_path):
 # ---- elsewhere ----
 
 
-def replay(cluster, tmp_path, run, model, *trainer, seconds=120):
+def replay(cluster, tmp_path, run, model, *trainer, seconds=120, **variables):
     made = subprocess.run(
         [ROOT / "deploy/replay.sh", cluster.database, run, "--model", model, *map(str, trainer)], capture_output=True, text=True, timeout=seconds,
-        env={**os.environ, "DATA_DIR": str(DATA), "BIN": str(BIN), "OUT": str(tmp_path / "replay")}, check=False)
+        env={**os.environ, "DATA_DIR": str(DATA), "BIN": str(BIN), "OUT": str(tmp_path / "replay"), **variables}, check=False)
     return made.returncode, made.stdout, made.stderr
+
+
+def test_a_database_that_is_in_use_is_replayed(base_model, tmp_path):
+    """Its file and its log change while they are copied, and the copies do not fit together: a copier stands for that which gets nothing whole.  What a replay
+    that was killed has left would be read as the new copy's log.  The caller's own services may speak otherwise."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/cp").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "bin/cp").chmod(0o755)
+    with start(tmp_path, base_model) as cluster:
+        cluster.add_server("one", *FAST)
+        finish(cluster, cluster.create_run(config(rounds=2)))
+        (tmp_path / "replay").mkdir()
+        shutil.copy(f"{cluster.database}-wal", tmp_path / "replay/copy.db-wal")
+        run = cluster.create_run(config(rounds=2))
+        status = finish(cluster, run)
+        code, said, why = replay(cluster, tmp_path, run, base_model, PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}", LEASEHOLD_TOKEN_DIR="/nowhere", LEASEHOLD_BIND="::1")
+        assert code == 0 and status["weights_digest"] in said, why
 
 
 def test_a_whole_run_is_replayed_elsewhere(base_model, tmp_path):

@@ -12,7 +12,7 @@ PROGRAMS = ("coordinator", "generation-server", "leasehold", "rollout-agent", "t
 
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("root")
+    folder = tmp_path_factory.mktemp("a root")
     subprocess.run(["make", "-s", "install", f"DESTDIR={folder}", "PREFIX=/opt/leasehold"], cwd=ROOT, check=True, timeout=120)
     return folder / "opt/leasehold"
 
@@ -45,8 +45,9 @@ def test_units_run_what_is_installed_with_variables_that_exist(prefix):
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not here")
 def test_systemd_takes_the_units(prefix, tmp_path):
+    (tmp_path / "root").symlink_to(prefix)  # whose own path has a space
     for unit in (prefix / "lib/systemd/system").iterdir():
-        text = unit.read_text().replace("/opt/leasehold/", f"{prefix}/")
+        text = unit.read_text().replace("/opt/leasehold/", f"{tmp_path}/root/")
         name = unit.name.replace("@.", "@1.")
         (tmp_path / unit.name).write_text(text)
         made = subprocess.run(["systemd-analyze", "verify", "--man=no", tmp_path / name if "@" not in unit.name else tmp_path / unit.name], capture_output=True, text=True, check=False)
