@@ -4,6 +4,7 @@ The engine (foreign_engine.py) computes with our kernels, so the trainer agrees 
 unchanged.  Its lies are told while a run goes on.
 """
 import contextlib
+import threading
 
 import pytest
 
@@ -256,3 +257,30 @@ def test_log_probabilities_of_raw_logits_are_no_behaviour_at_another_temperature
     assert pool.agent.stop() == 0
     pool.agent.restart([*pool.agent.args, "--engine-logprobs", "processed"])
     assert pool.wait(run)["history"][0]["logprob_unequal"] == 0
+
+
+def test_an_engine_is_not_left_paused_by_an_agent_that_stops(pool):
+    """It was told to pause for a load, which SIGTERM cut; the call that goes on was cut too, and the engine served nobody until another agent came."""
+    pool.add_engine("vllm")
+    begun, goes_on = threading.Event(), threading.Event()
+    load = pool.engine.load
+
+    def slow_load(path):
+        begun.set()
+        goes_on.wait(20)
+        load(path)
+
+    pool.engine.load = slow_load
+    pool.create_run(config())
+    assert begun.wait(60) and pool.engine.paused
+    assert pool.agent.stop() == 0
+    goes_on.set()
+    assert pool.engine.calls[-1] == "/resume" and not pool.engine.paused
+
+
+def test_a_folder_that_is_named_from_the_agents_own_is_found_by_the_engine(pool):
+    """An engine that is told `versions/agent/r1.v0` would look for it in its own folder."""
+    pool.add_engine("sglang", "--weights-dir", "versions")
+    pool.create_run(config(1))
+    pool.wait_until("the engine is proven to hold it", pool.agent_ready)
+    assert (pool.folder / "versions/agent").is_dir()

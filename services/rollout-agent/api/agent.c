@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "common/base/file.h"
 #include "common/base/log.h"
@@ -55,11 +56,15 @@ static enum rc start_http(struct agent *a, struct err *err) {
   return RC_OK;
 }
 
-/* Folders of this agent's own, so that several may share the folder above. */
+/* Folders of this agent's own, so that several may share the folder above.  A relative one is of the folder that the
+ * agent was started in, which the engine does not know. */
 static enum rc make_folders(struct agent *a, struct err *err) {
   const char *mine = a->options.weights_dir, *theirs = a->options.engine_weights_dir;
-  enum rc rc = path_format(a->folder, err, "%s/%s", mine, a->name);
-  if (rc == RC_OK) rc = path_format(a->engine_folder, err, "%s/%s", *theirs ? theirs : mine, a->name);
+  char here[LIMIT_PATH_MAX] = "";
+  if (mine[0] != '/' && !getcwd(here, sizeof here)) return err_set_errno(err, RC_IO, "the folder this was started in");
+  enum rc rc = path_format(a->folder, err, "%s%s%s/%s", here, *here ? "/" : "", mine, a->name);
+  if (rc == RC_OK && *theirs) rc = path_format(a->engine_folder, err, "%s/%s", theirs, a->name);
+  if (rc == RC_OK && !*theirs) rc = path_format(a->engine_folder, err, "%s", a->folder);
   return rc == RC_OK ? file_make_dirs(a->folder, err) : rc;
 }
 

@@ -163,7 +163,10 @@ enum rc engine_load(const struct engine_client *c, const char *path, const char 
     else if (rc == RC_NOT_FOUND && (call->optional || call->or_next))
       rc = RC_OK;
   }
-  for (; rc != RC_OK && call < end && call->path; call++)
-    if (call->always) make_call(c, call, path, version, RESUME_DEADLINE_MS, NULL);
+  if (rc == RC_OK) return RC_OK;
+  struct engine_client kept = *c; /* an engine that is left paused serves nobody, so this is not cut by a stop */
+  kept.http = c->kept_http;
+  for (call = c->wire->load; call < end && call->path; call++)
+    if (call->always) make_call(&kept, call, path, version, RESUME_DEADLINE_MS, NULL);
   return rc;
 }

@@ -10,6 +10,7 @@
 
 struct engine_client {
   struct http_client *http;
+  struct http_client *kept_http; /* not cut when the agent stops: of calls that a load makes in any case; else NULL */
   const char *base_url;
   const struct engine_wire *wire;
   const char *model; /* NULL: none is named */
@@ -24,7 +25,7 @@ enum rc engine_version(const struct engine_client *c, char out[ENGINE_VERSION_MA
 /* Version and checksum; the probe where there is no checksum, or none is wanted. */
 enum rc engine_observe(const struct engine_client *c, bool wants_checksum, struct evidence *out, int64_t deadline_ms,
                        struct err *err);
-/* Has the engine load the folder at `path` (as the engine sees it) and call it `version`. */
+/* Has the engine load the folder at `path` (as the engine sees it) and call it `version`.  Needs kept_http. */
 enum rc engine_load(const struct engine_client *c, const char *path, const char *version, int64_t deadline_ms,
                     struct err *err);
 

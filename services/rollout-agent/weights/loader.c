@@ -31,7 +31,7 @@ struct wanted {
 
 struct loader {
   struct loader_options options;
-  struct http_client *trainer_http, *engine_http;
+  struct http_client *trainer_http, *engine_http, *kept_http; /* kept: not cut by `cancel` */
   atomic_bool cancel;
   pthread_t thread;
   bool started;
@@ -58,7 +58,11 @@ struct loader {
 };
 
 static struct engine_client engine_of(const struct loader *l) {
-  return (struct engine_client){l->engine_http, l->options.engine_url, l->options.wire, l->options.engine_model};
+  return (struct engine_client){.http = l->engine_http,
+                                .kept_http = l->kept_http,
+                                .base_url = l->options.engine_url,
+                                .wire = l->options.wire,
+                                .model = l->options.engine_model};
 }
 
 /* --- the current version --- */
@@ -356,6 +360,8 @@ enum rc loader_start(struct loader **out, const struct loader_options *options, 
   enum rc rc = http_client_create_for(&l->trainer_http, options->access, &l->cancel, err);
   if (rc == RC_OK) rc = http_client_create(&l->engine_http, options->engine_token, &l->cancel, err);
   if (rc == RC_OK) http_client_of_strangers(l->engine_http, http_tls_ca());
+  if (rc == RC_OK) rc = http_client_create(&l->kept_http, options->engine_token, NULL, err);
+  if (rc == RC_OK) http_client_of_strangers(l->kept_http, http_tls_ca());
   if (rc == RC_OK && pthread_create(&l->thread, NULL, loader_main, l) != 0)
     rc = err_set(err, RC_NO_MEMORY, NULL, "the loader's thread could not be made");
   l->started = rc == RC_OK;
@@ -381,6 +387,7 @@ void loader_free(struct loader *l) {
   if (!l) return;
   http_client_destroy(l->trainer_http);
   http_client_destroy(l->engine_http);
+  http_client_destroy(l->kept_http);
   pthread_cond_destroy(&l->changed);
   pthread_mutex_destroy(&l->mutex);
   free(l);

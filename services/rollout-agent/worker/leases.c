@@ -385,7 +385,10 @@ static void *slot_main(void *argument) {
   struct slot *slot = argument;
   struct leases *l = slot->leases;
   const struct leases_options *o = &l->options;
-  const struct sampling sampling = {.engine = {slot->engine_http, o->engine_url, o->wire, o->engine_model},
+  const struct sampling sampling = {.engine = {.http = slot->engine_http,
+                                               .base_url = o->engine_url,
+                                               .wire = o->wire,
+                                               .model = o->engine_model},
                                     .loader = o->loader,
                                     .logprobs_at_temperature = o->logprobs_at_temperature,
                                     .request_timeout_ms = o->request_timeout_ms,
