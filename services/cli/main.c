@@ -127,9 +127,9 @@ static void print_help(const struct option *options, size_t count) {
   printf("\nCommands:\n");
   for (size_t i = 0; i < command_count; i++) printf("  %s\n      %s\n", commands[i].usage, commands[i].help);
   printf(
-      "\nExit status: 0 done, or the run completed; 1 refused, the run ended otherwise, or doctor: a line fails; 2 "
-      "wrong usage; 3 no coordinator\n"
-      "answers; 4 the run is paused, or --timeout-s is over.\n");
+      "\nExit status: 0 done, or the run completed; 1 refused, the run ended otherwise, doctor: a line fails, or the "
+      "answer could not be\n"
+      "written; 2 wrong usage; 3 no coordinator answers; 4 the run is paused, or --timeout-s is over.\n");
 }
 
 static enum rc command_find(const struct command **out, const struct arguments *a, struct session *s, struct err *err) {
@@ -222,6 +222,8 @@ int main(int argc, char **argv) {
   rc = session_open(&s, &err);
   if (rc == RC_OK) rc = command->run(&s, &status, &err);
   session_close(&s);
+  if ((fflush(stdout) != 0 || ferror(stdout)) && rc == RC_OK)
+    rc = err_set(&err, RC_IO, NULL, "standard output did not take all of the answer, as when its disk is full");
   if (rc == RC_OK) return status;
   const bool named = !err.field[0] || strstr(err.message, err.field);
   fprintf(stderr, "leasehold: %s%s%s\n", named ? "" : err.field, named ? "" : ": ", err.message);

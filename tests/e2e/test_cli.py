@@ -137,6 +137,7 @@ class Scripted(http.server.BaseHTTPRequestHandler):
         if parts.path.endswith("/rounds"):
             answer, status = {"rounds": [{"round": i} for i in range(first, min(server.rounds, first + int(query["limit"])))]}, 200
         else:
+            server.whole += parts.path == "/v1/runs/r1" and query.get("history") != "0"
             look = server.script[min(server.looks, len(server.script) - 1)]
             server.looks += 1
             if look is None:
@@ -153,10 +154,12 @@ class Scripted(http.server.BaseHTTPRequestHandler):
 
 def scripted(script, rounds, *args):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Scripted)
-    server.script, server.rounds, server.looks = script, rounds, 0
+    server.script, server.rounds, server.looks, server.whole = script, rounds, 0, 0
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        return leasehold(f"http://127.0.0.1:{server.server_port}", *args)
+        done = leasehold(f"http://127.0.0.1:{server.server_port}", *args)
+        assert server.whole == 0, "the run's whole history was asked for, and not shown"
+        return done
     finally:
         server.shutdown()
 
@@ -187,3 +190,16 @@ def test_watching_goes_on_while_the_coordinator_is_started_again():
         assert status == 4, (away, status, output, error)
     assert scripted(["running", 404], 0, "run", "watch", "r1")[0] == 1
     assert scripted([None], 0, "run", "watch", "r1")[0] == 3
+
+
+def test_an_answer_that_could_not_be_written_is_no_success():
+    """As on a full disk: a script would go on with half of it."""
+    for args in (["run", "list", "--json"], ["run", "show", "r1"], ["run", "watch", "r1"]):
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Scripted)
+        server.script, server.rounds, server.looks, server.whole = ["completed"], 3, 0, 0
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        command = [BIN / "leasehold", "--coordinator", f"http://127.0.0.1:{server.server_port}", *args]
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        server.shutdown()
+        assert done.returncode == 1 and "standard output did not take all" in done.stderr, (args, done)

@@ -94,7 +94,7 @@ enum rc timeline_show(struct session *s, int *status, struct err *err) {
   if (from < 0) { /* the newest ones */
     const bool shown = s->json;
     s->json = false;
-    rc = session_get(s, "/v1/runs/", s->words[0], NULL, &run, err);
+    rc = session_get(s, "/v1/runs/", s->words[0], "?history=0", &run, err);
     s->json = shown;
     const double newest = json_find_number(run, "round");
     from = newest >= (double)s->limit ? (int64_t)newest - s->limit + 1 : 0;

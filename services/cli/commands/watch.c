@@ -98,7 +98,7 @@ enum rc run_watch(struct session *s, int *status, struct err *err) {
   for (;;) {
     struct json *run = NULL;
     int end = -1;
-    enum rc rc = session_get(s, "/v1/runs/", id, NULL, &run, err);
+    enum rc rc = session_get(s, "/v1/runs/", id, "?history=0", &run, err);
     if (draws) printf("\r\033[K");
     if (rc == RC_OK) rc = rounds_print(s, id, &next, err);
     if (rc == RC_OK) {
