@@ -11,6 +11,7 @@ Variables: SEED (1), OUT (build/dapo), BIN (build/bin), ROUNDS and WARMUP (other
 same weights), CONTROL (shuffled; lr0: learning rate 0).  Called by `make demo-dapo`; needs Python and nothing else.
 """
 import atexit
+import fcntl
 import json
 import os
 import pathlib
@@ -176,13 +177,29 @@ def set_apart():
         signal.signal(number, lambda *_: sys.exit("demo: interrupted, stopping the services"))
 
 
+def take_folder():
+    """Empties OUT, which must be a demo's or new, and which no other demo works in while this process lives."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    if any(OUT.iterdir()) and not (OUT / "logs").is_dir():
+        sys.exit(f"demo: OUT would be emptied, and {OUT} holds other files than a demo's: name another folder")
+    try:
+        fcntl.flock(os.open(OUT, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit(f"demo: another demo works in {OUT}: end it, or name another folder by OUT")
+    for path in OUT.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
 def main():
     if CONTROL not in ("shuffled", "lr0") or MODE not in ("pipelined", "sync"):
         print("demo: expected CONTROL shuffled or lr0, and MODE pipelined or sync", file=sys.stderr)
         sys.exit(2)
     set_apart()
     began = time.monotonic()
-    shutil.rmtree(OUT, ignore_errors=True)
+    take_folder()
     for folder in ("logs", "ports"):
         (OUT / folder).mkdir(parents=True)
     atexit.register(stop_services)

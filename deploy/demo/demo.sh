@@ -26,8 +26,13 @@ case $MODE in pipelined | sync | inflight) ;; *) echo "demo: MODE must be pipeli
 case $CPUS in *[!0-9,]* | ,* | *, | *,,*) echo "demo: CPUS must be processors separated by commas, as 0,2,3, got '$CPUS'" >&2; exit 2 ;; esac
 for tool in curl jq taskset; do command -v $tool >/dev/null || { echo "demo: $tool is missing; 'make deps' installs curl and jq, util-linux has taskset" >&2; exit 2; }; done
 
-rm -rf "$OUT"
-mkdir -p "$OUT/logs" "$OUT/ports"
+# OUT is emptied: it must be a demo's, or new, and no demo's services may work in it (they have the lock for as long as they live).
+mkdir -p "$OUT"
+if [ -n "$(ls -A "$OUT")" ] && [ ! -d "$OUT/logs" ]; then echo "demo: OUT would be emptied, and $OUT holds other files than a demo's: name another folder" >&2; exit 2; fi
+exec {lock}<"$OUT"
+flock -n "$lock" || { echo "demo: the services of another demo work in $OUT: end it, or name another folder by OUT" >&2; exit 2; }
+find "$OUT" -mindepth 1 -delete
+mkdir "$OUT/logs" "$OUT/ports"
 declare -A pids=()
 
 # stop NAME...: ends these services, and waits for them.

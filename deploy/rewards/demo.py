@@ -8,6 +8,7 @@ Held-out accuracy is by the built-in verifier, which knows nothing of the server
 (build/demo-reward), BIN (build/bin), CONTROL ("", or shuffled: rewards permuted within each group; then nothing may be learned, and the run is not repeated).
 Exit status 1: it did not learn, or it learned as a control, or the weights differ, or a reward was missed.
 """
+import fcntl
 import json
 import os
 import pathlib
@@ -197,11 +198,27 @@ def set_apart():
         signal.signal(number, lambda *_: sys.exit("demo-reward: interrupted, stopping the services"))
 
 
+def take_folder():
+    """Empties OUT, which must be a demo's or new, and which no other demo works in while this process lives."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    if any(OUT.iterdir()) and not (OUT / "logs").is_dir():
+        sys.exit(f"demo-reward: OUT would be emptied, and {OUT} holds other files than a demo's: name another folder")
+    try:
+        fcntl.flock(os.open(OUT, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit(f"demo-reward: another demo works in {OUT}: end it, or name another folder by OUT")
+    for path in OUT.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
 def main():
     if CONTROL not in ("", "shuffled"):
         sys.exit(f"demo-reward: CONTROL must be empty or shuffled, got '{CONTROL}'")
     set_apart()
-    shutil.rmtree(OUT, ignore_errors=True)
+    take_folder()
     (OUT / "logs").mkdir(parents=True)
     (OUT / "scores.py").write_text(SCORES)
     services = Services()

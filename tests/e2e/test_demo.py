@@ -5,6 +5,7 @@ import pathlib
 import re
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -232,6 +233,9 @@ def test_each_pool_has_a_core_of_its_own(tmp_path):
                 time.sleep(0.2)
             assert affinity_of(tmp_path / "demo", "generation-1") == affinity_of(tmp_path / "demo", "coordinator") == {frozenset([first])}
             assert affinity_of(tmp_path / "demo", "trainer") == {frozenset([second])}
+            other = demo(tmp_path / "demo")
+            assert other.returncode == 2 and "the services of another demo work in" in other.stderr, "their database would be removed, and they would go on"
+            assert (tmp_path / "demo/coordinator.db").exists()
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(30)
@@ -244,3 +248,12 @@ def test_processors_that_are_none_are_refused(tmp_path):
     for cpus in ("a", "0,,1", ",0", "0,", "0-1"):
         done = demo(tmp_path / "demo", CPUS=cpus)
         assert done.returncode == 2 and "CPUS must be" in done.stderr
+
+
+def test_a_folder_of_other_files_is_not_emptied(tmp_path):
+    (tmp_path / "thesis").write_text("of years")
+    for command in (["bash", DEMO / "demo.sh"], [sys.executable, ROOT / "deploy/dapo/demo.py"], [sys.executable, ROOT / "deploy/rewards/demo.py"]):
+        environment = {**os.environ, "BIN": str(BIN), "OUT": str(tmp_path)}
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False, env=environment)
+        assert done.returncode != 0 and "would be emptied" in done.stderr, done
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis"]
