@@ -4,12 +4,13 @@ The engine (foreign_engine.py) computes with our kernels, so the trainer agrees 
 unchanged.  Its lies are told while a run goes on.
 """
 import contextlib
+import subprocess
 import threading
 
 import pytest
 
 from foreign_engine import ForeignEngine
-from harness import Cluster, call, digests, grpo_config
+from harness import BIN, Cluster, call, digests, grpo_config
 from mismatch import differences
 
 ROUNDS = 3
@@ -284,3 +285,11 @@ def test_a_folder_that_is_named_from_the_agents_own_is_found_by_the_engine(pool)
     pool.create_run(config(1))
     pool.wait_until("the engine is proven to hold it", pool.agent_ready)
     assert (pool.folder / "versions/agent").is_dir()
+
+
+def test_an_address_that_no_engine_can_have_is_refused_at_the_start(tmp_path):
+    """It began, was well, and had the engine in doubt for ever."""
+    for url in ("127.0.0.1:8001", "engine", "ftp://127.0.0.1:8001", "http://"):
+        command = [BIN / "rollout-agent", "--port", 0, "--coordinator", "http://127.0.0.1:1", "--engine-url", url, "--weights-dir", tmp_path]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=20, check=False)
+        assert done.returncode == 1 and "--engine-url: expected http://host:port" in done.stderr and url in done.stderr, done
