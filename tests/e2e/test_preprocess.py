@@ -79,6 +79,15 @@ def test_inner_steps_take_the_same_groups(expected, base_model, tmp_path):
     assert sum(by for by, _ in computed(status)) >= 2 * ROUNDS, computed(status)
 
 
+def test_a_whole_rounds_advantages_are_those_of_all_its_groups(expected, base_model, tmp_path):
+    """Groups whose passes are done before the round's last sample is in were trained on with their bare rewards as advantages."""
+    made = config(mode="sync", advantage={"kind": "batch"})
+    alone = play(tmp_path / "alone", base_model, made)
+    status = play(tmp_path / "beside", base_model, made, ["pre-1"])
+    assert digests(status) == digests(alone) != expected["strict"]
+    assert sum(by for by, _ in computed(status)) >= 2 * ROUNDS, computed(status)
+
+
 def test_other_kernels_compute_the_same(expected, base_model, tmp_path):
     def join(cluster, _):
         preprocessor(cluster, "pre-1", base_model, "--isa", "v2", "--threads", 2)

@@ -319,7 +319,8 @@ enum rc batches_plan(struct core *c, const struct batch_plan *m, struct err *err
   return rc == RC_OK ? plan_count(c, m, err) : rc;
 }
 
-/* The run's newest round.  *takes: its groups may go into a batch now; *open: more of them are sampled. */
+/* The run's newest round.  *takes: its groups may go into a batch now; *open: more of them are sampled.  In `sync`
+ * those of an open round wait, also where a preprocessor's result completes one: their advantages may still change. */
 static enum rc round_of_batches(struct core *c, int64_t *round, bool *takes, bool *open, struct err *err) {
   struct rows q;
   bool row = false;
@@ -332,7 +333,8 @@ static enum rc round_of_batches(struct core *c, int64_t *round, bool *takes, boo
     const int64_t state = rows_int(&q, 1);
     *round = rows_int(&q, 0);
     *open = state == ROUND_OPEN;
-    *takes = *open || (state == ROUND_TRAINING && c->context->config.mode != MODE_INFLIGHT);
+    *takes = *open ? c->context->config.mode != MODE_SYNC
+                   : state == ROUND_TRAINING && c->context->config.mode != MODE_INFLIGHT;
   }
   rows_end(&q);
   return rc;
