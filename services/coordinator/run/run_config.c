@@ -392,6 +392,11 @@ static enum rc resolve_advantage(struct run_config *c, struct err *err) {
                    "advantage.kind 'batch' is not relative to its group, so no group's advantages are all zero: set "
                    "'keep', got '%s'",
                    filter_names[c->zero_advantage]);
+  if (c->verifier.terms[0].kind == VERIFIER_NONE && c->overlong_buffer == 0 && c->zero_advantage != FILTER_KEEP)
+    return err_set(err, RC_INVALID, "filter.zero_advantage",
+                   "without a verifier all rewards are equal, so every group would be left out, and with it what the "
+                   "teacher says of it: set 'keep', got '%s'",
+                   filter_names[c->zero_advantage]);
   if (in_reward && !advantage_is_linear(c->advantage))
     return err_set(err, RC_INVALID, "advantage.kind",
                    "kl_in 'reward' needs an advantage that is linear in the rewards: 'leave_one_out' or "

@@ -216,6 +216,8 @@ static void what_cannot_be_honoured_is_refused_by_name(void **state) {
       {RUN("grpo", ",\"training\":{\"checkpoint_every\":3,\"reference_every\":4}"), "training.reference_every",
        "a multiple of checkpoint_every (3), got 4"},
       {RUN("distill", ""), "training.teacher", "needs a teacher"},
+      {RUN("distill", ",\"training\":{\"teacher\":\"" TEACHER "\"},\"filter\":{\"zero_advantage\":\"refill\"}"),
+       "filter.zero_advantage", "every group would be left out"},
       {RUN("grpo", ",\"training\":{\"teacher\":\"abc\"}"), "training.teacher", "64 hexadecimal digits"},
       {RUN("dapo", ",\"training\":{\"teacher\":\"" TEACHER "\"}"), "training.teacher", "is for a KL term"},
       {RUN("grpo", ",\"training\":{\"teacher\":\"" TEACHER "\",\"reference_every\":2}"), "training.reference_every",
