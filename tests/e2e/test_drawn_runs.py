@@ -1,17 +1,24 @@
-"""Runs drawn with a seed, on pools drawn with it: every one comes to its end, and none stands still on its way.
+"""Runs drawn with a seed, on pools drawn with it: every one comes to its end, none stands still on its way, and each ends with the weights of one server alone.
 
 What would break: a wake-up that is lost where two features meet.  The run ends with the right weights then, because every wait has a deadline, but it has
-waited for one.  As a program, for more of them: test_drawn_runs.py [seed [pools [milliseconds in which something must move]]].
+waited for one.  Or a promise of one feature that another breaks: then it is the weights, the groups or the rewards that differ.  In `accidents` every role is
+killed, frozen and stopped meanwhile, and the run paused; what is told of a run that is over must agree then.
+As a program, for more of them: test_drawn_runs.py [seed [pools [milliseconds in which something must move]]].
 """
+import http.client
 import json
 import pathlib
 import random
+import signal
 import sys
 import tempfile
+import threading
+import time
 
 import pytest
 
-from harness import DATA, Cluster, grpo_config
+from harness import DATA, Cluster, HttpError, call, grpo_config
+from test_overlap import number
 from test_preprocess import preprocessor
 
 QUIET_MS = 5000  # a machine with much other work takes a while; a lease's poll waits for 15 s
@@ -57,6 +64,8 @@ def config_of(dice):
     if made["mode"] == "inflight":  # which samples on until it has groups with an advantage
         return {**made, "max_lag": dice.choice((0, 1, 4)), "kv": dice.choice(("keep", "recompute")), "order": dice.choice(("completion", "submission")), "filter": {"zero_advantage": "keep"}}
     made["filter"] = filter_of(dice)
+    if dice.random() < 0.2:
+        made.update(mode="sync", advantage={"kind": dice.choice(("batch", "batch_centered"))}, filter={"zero_advantage": "keep"})
     if dice.random() < 0.3:
         made.update(update="minibatch", groups_per_step=dice.randint(1, made["groups_per_round"]))
     if dice.random() < 0.2:
@@ -64,9 +73,9 @@ def config_of(dice):
     return made
 
 
-def pool(folder, dice):
+def pool(folder, dice, coordinator=()):
     """One to three servers of few or many slots, up to two preprocessors."""
-    cluster = Cluster(folder, trainer=["--random-init", 1, "--threads", 1])
+    cluster = Cluster(folder, trainer=["--random-init", 1, "--threads", 1], coordinator=coordinator)
     for i in range(dice.randint(1, 3)):
         cluster.add_server(f"server-{i}", "--threads", 1, "--slots", dice.choice((1, 2, 4, 16)))
     for i in range(dice.choice((0, 0, 1, 2))):
@@ -85,7 +94,7 @@ def longest_quiet(cluster, run):
 
 
 def play(folder, seed):
-    """[(quiet, after, configuration)] of a drawn pool's runs."""
+    """[(quiet, after, configuration, learned)] of a drawn pool's runs."""
     dice = random.Random(seed)
     found = []
     with pool(folder, dice) as cluster:
@@ -94,14 +103,148 @@ def play(folder, seed):
             run = cluster.create_run(made)
             status = cluster.wait(run, seconds=60)
             assert status["state"] == "completed" and len(status["history"]) == made["rounds"], (made, status["state"], status["error"])
-            found.append((*longest_quiet(cluster, run), made))
+            found.append((*longest_quiet(cluster, run), made, learned(status)))
     return found
+
+
+# ---- what a run ends with ----
+
+
+def learned(status):
+    """What must not depend on who computed what when; None in flight, where the ledger decides."""
+    if status["mode"] == "inflight":
+        return None
+    rounds = [{key: row[key] for key in ("digest", "groups", "filtered", "tokens", "reward_mean", "lr", "exact")} for row in status["history"]]
+    return rounds, [(row["round"], row["accuracy"]) for row in status["evaluations"]]
+
+
+def alone(folder, configs):
+    """What they end with on one server, nothing overlapping and nobody checking or computing ahead."""
+    with Cluster(folder, trainer=["--random-init", 1, "--threads", 1]) as cluster:
+        cluster.add_server("alone", "--threads", 1, "--slots", 16)
+        return [None if made["mode"] == "inflight" else learned(cluster.run({**made, "mode": "sync", "verify_samples": False}, seconds=60)) for made in configs]
+
+
+def differing(found, expected, configs):
+    """The configurations of those that ended with something else."""
+    return [json.dumps(made) for is_, was, made in zip(found, expected, configs) if is_ != was]
+
+
+# ---- accidents ----
+
+
+class Accidents(threading.Thread):
+    """Happen to the services and the run until it is told to stop; then all of them run again."""
+
+    def __init__(self, cluster, run, dice):
+        super().__init__()
+        self.cluster, self.run_id, self.dice = cluster, run, dice
+        self.over = threading.Event()
+        self.trouble = None
+
+    def ask(self, what):
+        try:
+            call("POST", f"{self.cluster.coordinator.url}/v1/runs/{self.run_id}/{what}")
+        except (OSError, http.client.HTTPException, HttpError):
+            pass  # the coordinator is being restarted, or the run is over
+
+    def happen(self):
+        what = self.dice.choice(("kill", "kill", "two", "freeze", "stop", "pause"))
+        victims = self.dice.sample(self.cluster.services, 2 if what == "two" else 1)
+        if what == "pause":
+            self.ask("pause")
+        elif what == "freeze":
+            victims[0].freeze()
+        for service in victims if what in ("kill", "two") else ():
+            service.kill()
+        if what == "stop":
+            victims[0].stop(signal.SIGTERM)
+        time.sleep(self.dice.uniform(0, 0.4))
+        if what == "pause":
+            self.ask("resume")
+        elif what == "freeze":
+            victims[0].thaw()
+        else:
+            for service in victims:
+                service.restart()
+
+    def run(self):
+        try:
+            while not self.over.wait(self.dice.uniform(0, self.dice.choice((0.1, 0.5)))):
+                self.happen()
+            self.ask("resume")
+        except Exception as error:  # for the test to raise
+            self.trouble = error
+
+    def end(self):
+        self.over.set()
+        self.join()
+        if self.trouble:
+            raise self.trouble
+
+
+def struck(cluster, run, dice, seconds=10):
+    """Its status, once it is over."""
+    accidents = Accidents(cluster, run, dice)
+    accidents.start()
+    try:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and cluster.query("SELECT ended_ms FROM runs WHERE id = ?", number(run)) == [(None,)]:
+            time.sleep(0.05)
+    finally:
+        accidents.end()
+    return cluster.wait(run, seconds=60)
+
+
+def looked_over(cluster, run, status):
+    """Nothing of the run goes on, and the views count alike."""
+    url, r = f"{cluster.coordinator.url}/v1/runs/{run}", number(run)
+    assert status["waiting_for"] is None
+    cluster.wait_until("both views tell the same", lambda: call("GET", f"{url}/rounds")["rounds"] == cluster.status(run)["history"], seconds=10)  # workers may still tell of their times
+    for what, left in (("leases", "state = 0"), ("samples", "state IN (0, 1)"), ("groups", "state IN (0, 1, 2)"), ("rounds", "state NOT IN (4, 5)")):
+        assert cluster.query(f"SELECT count(*) FROM {what} WHERE run = ? AND {left}", r) == [(0,)], what
+    listed, before = [], ""
+    while before is not None:
+        page = call("GET", f"{url}/samples?limit=100{before}")
+        listed += [sample["id"] for sample in page["samples"]]
+        before = f"&before={page['next']}" if page["next"] else None
+    done = cluster.query("SELECT count(*) FROM samples WHERE run = ? AND state = 2", r)[0][0]
+    assert len(listed) == len(set(listed)) == done
+    told = [json.loads(data)["round"] for (data,) in cluster.query("SELECT data FROM events WHERE run = ? AND type = 'round' ORDER BY id", r)]
+    assert told == [row["round"] for row in status["history"]]
+
+
+def accidents(folder, seed):
+    """(found, configurations) of runs that accidents have struck."""
+    dice = random.Random(seed)
+    configs = [config_of(dice) for _ in range(RUNS_OF_POOL // 2)]
+    found = []
+    with pool(folder, dice, ["--heartbeat-ms", 100, "--worker-ttl-ms", 1500, "--lease-ttl-ms", 2500]) as cluster:
+        for made in configs:
+            made["rounds"] *= 4
+            run = cluster.create_run(made)
+            status = struck(cluster, run, dice)
+            looked_over(cluster, run, status)
+            found.append(learned(status))
+    return found, configs
+
+
+# ---- the tests ----
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_no_drawn_run_stands_still(tmp_path, seed):
-    quiet, after, made = max(play(tmp_path, seed), key=lambda found: found[0])
+    played = play(tmp_path / "pool", seed)
+    quiet, after, made, _ = max(played, key=lambda found: found[0])
     assert quiet < QUIET_MS, f"nothing moved for {quiet} ms after {after} ms of {json.dumps(made)}"
+    configs = [made for *_, made, _ in played]
+    assert differing([found for *_, found in played], alone(tmp_path / "alone", configs), configs) == []
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_drawn_runs_end_alike_whatever_happens(tmp_path, seed):
+    found, configs = accidents(tmp_path / "pool", seed)
+    assert differing(found, alone(tmp_path / "alone", configs), configs) == []
 
 
 def test_a_server_without_a_model_hears_of_the_first_run_at_once(tmp_path):
@@ -115,16 +258,23 @@ def test_a_server_without_a_model_hears_of_the_first_run_at_once(tmp_path):
 
 
 def main(seed=1, pools=20, limit=QUIET_MS):
-    runs = slow = 0
+    runs = slow = wrong = 0
     for at in range(seed, seed + pools):
         with tempfile.TemporaryDirectory() as folder:
-            for quiet, after, made in play(pathlib.Path(folder) / "pool", at):
-                runs += 1
+            folder = pathlib.Path(folder)
+            played = play(folder / "pool", at)
+            for quiet, after, made, _ in played:
                 if quiet >= limit:
                     slow += 1
                     print(f"pool {at}: nothing moved for {quiet} ms after {after} ms of {json.dumps(made)}", flush=True)
-    print(f"{runs} runs, {slow} stood still for {limit} ms or more")
-    return 1 if slow else 0
+            found, configs = accidents(folder / "accidents", at)
+            found, configs = [*found, *(learned for *_, learned in played)], [*configs, *(made for *_, made, _ in played)]
+            for made in differing(found, alone(folder / "alone", configs), configs):
+                wrong += 1
+                print(f"pool {at}: not what one server alone ends with: {made}", flush=True)
+            runs += len(configs)
+    print(f"{runs} runs, {slow} stood still for {limit} ms or more, {wrong} ended otherwise than alone")
+    return 1 if slow or wrong else 0
 
 
 if __name__ == "__main__":
