@@ -94,15 +94,31 @@ static void means(struct sample_figures *f, const struct sums *t) {
 #define SAMPLES_DONE \
   " AND g.purpose = " SQL_PURPOSE_TRAINING " AND x.state = " SQL_SAMPLE_DONE " AND x.reward IS NOT NULL"
 
+/* Are all of them there?  A round that is being dropped loses its samples a piece at a time, and of a step's groups
+ * those that an older round had issued go first. */
+static enum rc samples_are_whole(struct store *s, int64_t run, int64_t round, bool *out, struct err *err) {
+  int64_t whole = 0;
+  const enum rc rc = store_int(
+      s, &whole, err,
+      "SELECT EXISTS (SELECT 1 FROM rounds r WHERE r.run = ?1 AND r.round = ?2 AND r.rollouts_state = "
+      SQL_ROLLOUTS_KEPT " AND r.groups_trained = (SELECT count(*) FROM groups g INDEXED BY groups_batch JOIN rounds o "
+      "ON o.run = g.run AND o.round = g.round WHERE g.run = ?1 AND g.trained_in = ?2 AND o.rollouts_state = "
+      SQL_ROLLOUTS_KEPT "))",
+      BINDS(b_int(run), b_int(round)));
+  *out = whole != 0;
+  return rc;
+}
+
 enum rc sample_figures_read(struct store *s, int64_t run, int64_t round, struct sample_figures *out, struct err *err) {
   struct rows q;
   struct sums t = {0};
   struct group g = {.round = -1};
-  bool row = false;
+  bool row = false, whole = false;
   *out = (struct sample_figures){NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, {0}, {{0, 0}}};
   for (int i = 0; i < REWARD_TERMS_MAX; i++) out->term_values[i].mean = out->term_values[i].std = NAN;
   enum rc rc = reward_terms_read(&out->terms, s, run, -1, err);
-  if (rc != RC_OK) return rc;
+  if (rc == RC_OK) rc = samples_are_whole(s, run, round, &whole, err);
+  if (rc != RC_OK || !whole) return rc;
   rc = store_query(s, &q, err,
                            SAMPLE_COLUMNS "INDEXED BY groups_batch " SAMPLES_OF "g.trained_in = ?2" SAMPLES_DONE
                                           " UNION ALL " SAMPLE_COLUMNS SAMPLES_OF

@@ -2,8 +2,8 @@
  * lengths, how many were cut.
  *
  * Any thread, on a reader's connection.  Counted are the groups that the round's step took, whichever round issued
- * them, and the round's own groups that were filtered; groups whose rows were dropped (records/retention.h) no longer
- * count.  A figure that nothing tells of is NaN. */
+ * them, and the round's own groups that were filtered.  Where rows of one of them were dropped (records/retention.h)
+ * there is no statistic, as it would be of the others alone.  A figure that nothing tells of is NaN. */
 #ifndef LEASEHOLD_COORDINATOR_TRACKERS_SAMPLE_FIGURES_H
 #define LEASEHOLD_COORDINATOR_TRACKERS_SAMPLE_FIGURES_H
 

@@ -201,7 +201,8 @@ static void test_statistics_are_of_the_groups_that_were_trained_on_or_filtered(v
       "(1, 1, 0, 0, 2, 30, 1, 4, 1.5), (1, 1, 0, 1, 2, 30, 0, 1, -1.5),"
       "(1, 1, 1, 0, 2, 40, 1, 2, NULL), (1, 1, 1, 1, 2, 5, 0, 2, NULL),"
       "(1, 1, 2, 0, 2, 99, 1, 9, 9), (1, 1, 2, 1, 2, 99, 1, 9, 9),"
-      "(1, 1, 9000, 0, 2, 77, 1, 7, NULL), (1, 1, 9000, 1, 3, 0, NULL, NULL, NULL)");
+      "(1, 1, 9000, 0, 2, 77, 1, 7, NULL), (1, 1, 9000, 1, 3, 0, NULL, NULL, NULL);"
+      "UPDATE rounds SET groups_trained = 2 WHERE round = 1");
   must(sample_figures_read(l->store, RUN, 1, &f, &err), &err);
   assert_true(f.reward_min == 0 && f.reward_max == 4 && f.advantage_min == -1.5 && f.advantage_max == 1.5);
   assert_true(fabs(f.reward_std - (sqrt(0.5) + sqrt(4.5) + 0) / 3) < 1e-12);
@@ -211,6 +212,17 @@ static void test_statistics_are_of_the_groups_that_were_trained_on_or_filtered(v
   assert_true(fabs(f.prompt_length_mean - 8.0 / 6) < 1e-12 && f.prompt_length_max == 2 && f.all_tokens == 135 + 8);
   must(sample_figures_read(l->store, RUN, 3, &f, &err), &err);
   assert_true(isnan(f.reward_std) && isnan(f.length_mean) && isnan(f.cut_share));
+  static const char *const dropping[] = {
+      /* of the round that issued a group, then of the step's own; and what is left behind a round that is gone */
+      "UPDATE rounds SET rollouts_state = 1 WHERE round = 0; DELETE FROM samples WHERE round = 0 AND sample = 0",
+      "UPDATE rounds SET rollouts_state = 1 WHERE round IN (0, 1)",
+      "UPDATE rounds SET rollouts_state = 2 * (round = 0) WHERE round IN (0, 1); DELETE FROM samples WHERE round = 0; "
+      "DELETE FROM groups WHERE round = 0"};
+  for (size_t i = 0; i < sizeof dropping / sizeof dropping[0]; i++) {
+    sql(l, dropping[i]);
+    must(sample_figures_read(l->store, RUN, 1, &f, &err), &err);
+    assert_true(isnan(f.reward_std) && isnan(f.length_mean) && isnan(f.cut_share));
+  }
 }
 
 /* ---- files ---- */
