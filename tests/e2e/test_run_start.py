@@ -88,6 +88,24 @@ def test_a_run_begins_with_the_checkpoint_that_it_names(cluster, alone):
     assert (begun_with(cluster, zero["id"]), digests(zero)) == alone
 
 
+def test_a_checkpoint_that_a_queued_run_starts_from_stays_while_its_run_goes_on(base_model, tmp_path):
+    """It was removed by the rounds that followed, and the queued run was paused in its turn and kept the trainer from those behind it."""
+    made = grpo(rounds=12, keep_last=1)
+    made["training"]["checkpoint_every"] = 1
+    with Cluster(tmp_path, model=base_model, trainer=["--threads", 1]) as cluster:
+        cluster.add_server("gen", "--slots", 16)
+        first = cluster.create_run(made)
+        cluster.wait_until("some rounds", lambda: len(cluster.status(first)["history"]) >= 3)
+        call("POST", f"{cluster.coordinator.url}/v1/runs/{first}/pause")  # so that no step is under way that has not heard of it
+        cluster.wait_until("nothing is under way", lambda: cluster.query("SELECT 1 FROM rounds WHERE run = 1 GROUP BY run HAVING sum(state = 0) = 1 AND sum(finished = 0) = 1 AND NOT EXISTS (SELECT 1 FROM leases WHERE state = 0)"))
+        second = cluster.create_run(grpo(start={"run": first, "version": "latest"}))
+        call("POST", f"{cluster.coordinator.url}/v1/runs/{first}/resume")
+        rounds, version = len(cluster.wait(first)["history"]), cluster.status(second)["config"]["start"]["version"]
+        assert rounds == 12 and 0 < version < 12
+        assert [kept["version"] for kept in cluster.status(first)["checkpoints"]] == [0, version, 12]
+        assert cluster.wait(second)["weights_from"][0] == {"run": first, "version": version, "digest": digests(cluster.status(first))[version - 1]}
+
+
 @pytest.mark.parametrize(
     ("start", "field", "part"),
     [

@@ -212,7 +212,7 @@ enum rc step_message(struct core *c, const struct run_context *x, const struct t
   if (rc != RC_OK) return rc;
   rc = read_denominator(s, m, run, round, err);
   if (rc == RC_OK) rc = step_groups(s, m, run, round, arena, err);
-  if (rc == RC_OK) rc = kept_versions_best(s, config, run, &m->keep_versions, arena, err);
+  if (rc == RC_OK) rc = kept_versions_stay(s, config, run, &m->keep_versions, arena, err);
   if (rc == RC_OK && run_publishes(config, round))
     rc = read_targets(s, m, trainer->worker, core_options(c)->workers_max, arena, err);
   readers_give(readers, s);

@@ -1,6 +1,8 @@
-/* Finds the versions with the best figures, and stores which checkpoints there are. */
+/* Finds the versions with the best figures and those that queued runs start from, and stores which checkpoints there
+ * are. */
 #include "services/coordinator/records/kept_versions.h"
 
+#include "services/coordinator/decide/states.h"
 #include "services/coordinator/store/ids.h"
 
 enum rc kept_versions_best(struct store *s, const struct run_config *config, int64_t run, struct json_i32s *out,
@@ -22,6 +24,27 @@ enum rc kept_versions_best(struct store *s, const struct run_config *config, int
                   "LIMIT ?4",
                   BINDS(b_int(run), b_text(k->set), b_text(figure), b_int(k->count)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row && out->count < (size_t)k->count)
+    out->items[out->count++] = (int32_t)rows_int(&q, 0);
+  rows_end(&q);
+  return rc;
+}
+
+enum rc kept_versions_stay(struct store *s, const struct run_config *config, int64_t run, struct json_i32s *out,
+                           struct arena *arena, struct err *err) {
+  static const char awaited[] =
+      "SELECT DISTINCT json_extract(config, '$.start.version') FROM runs WHERE state IN (?1, ?2) AND "
+      "json_extract(config, '$.start.run') = ?3 LIMIT ?4";
+  struct json_i32s best;
+  struct rows q;
+  bool row;
+  enum rc rc = kept_versions_best(s, config, run, &best, arena, err);
+  if (rc != RC_OK) return rc;
+  *out = (struct json_i32s){arena_alloc(arena, best.count + LIMIT_QUEUED_RUNS, sizeof *out->items), 0};
+  if (!out->items) return err_set(err, RC_NO_MEMORY, NULL, "a list of versions was refused memory");
+  for (size_t i = 0; i < best.count; i++) out->items[out->count++] = best.items[i];
+  rc = store_query(s, &q, err, awaited,
+                   BINDS(b_int(RUN_QUEUED), b_int(RUN_CHECKING), b_text(id_run(run).text), b_int(LIMIT_QUEUED_RUNS)));
+  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row)
     out->items[out->count++] = (int32_t)rows_int(&q, 0);
   rows_end(&q);
   return rc;

@@ -1,6 +1,7 @@
-/* Which versions' checkpoints a run keeps for their evaluations (`keep_best`), and which ones the trainer says it has.
+/* Which versions' checkpoints a run keeps for their evaluations (`keep_best`) or for queued runs that start from them,
+ * and which ones the trainer says it has.
  *
- *   a round's step --kept_versions_best--> submit-step: keep_versions --> the trainer prunes --> step's answer: checkpoints
+ *   a round's step --kept_versions_stay--> submit-step: keep_versions --> the trainer prunes --> step's answer: checkpoints
  *   --kept_versions_store--> the table that a run's view shows
  *
  * The best have the highest figure of the named set; of equal ones the earlier.  A version that will be evaluated has a
@@ -18,6 +19,9 @@
 
 /* None without keep_best; arena memory. */
 enum rc kept_versions_best(struct store *s, const struct run_config *config, int64_t run, struct json_i32s *out,
+                           struct arena *arena, struct err *err);
+/* The best, and those that queued runs start from, which may be of a run that is still pruning; arena memory. */
+enum rc kept_versions_stay(struct store *s, const struct run_config *config, int64_t run, struct json_i32s *out,
                            struct arena *arena, struct err *err);
 /* Where `start` names the best or the latest checkpoint of a run, its number in place of the word, as things stand now.
  * Nothing else is looked at: RC_INVALID where there is none.  A reader's connection. */
