@@ -406,7 +406,7 @@ static enum rc resolve_advantage(struct run_config *c, struct err *err) {
 }
 
 static enum rc resolve_checks(struct run_config *c, bool trains_on_rollouts, struct err *err) {
-  if (!trains_on_rollouts) c->verify_samples = false;
+  if (!trains_on_rollouts) c->verify_samples = c->says_verify_samples = false;
   if (!c->verify_samples && c->on_inexact != INEXACT_MARK)
     return err_set(err, RC_INVALID, "on_inexact", "expected verify_samples with '%s', which decides after a check",
                    inexact_names[c->on_inexact]);
@@ -481,7 +481,8 @@ static enum rc parse(struct run_config *out, const struct json *body, bool poste
   struct run_config *c = out;
   set_defaults(c);
   if (names_inflight(body)) set_inflight_defaults(c);
-  c->verify_samples = c->sampling.tokenizer_eos = posted; /* a stored one says it */
+  c->verify_samples = c->sampling.tokenizer_eos = posted; /* a stored one says both, where they were known */
+  c->says_verify_samples = posted || (json_type_of(body) == JSON_OBJECT && json_get(body, "verify_samples"));
   const struct recipe *recipe = NULL;
   enum rc rc = posted ? read_recipe(c, &recipe, body, err) : RC_OK;
   choices.mode = mode_names[c->mode];
@@ -642,7 +643,7 @@ void run_config_write(const struct run_config *c, struct json_writer *w) {
   json_kv_int(w, "frontier_groups", c->frontier_groups);
   json_kv_int(w, "aging_ms", c->aging_ms);
   json_kv_int(w, "group_timeout_ms", c->group_timeout_ms);
-  if (c->verify_samples) json_kv_bool(w, "verify_samples", true);
+  if (c->says_verify_samples) json_kv_bool(w, "verify_samples", c->verify_samples);
   if (c->on_inexact != INEXACT_MARK) json_kv_string(w, "on_inexact", inexact_names[c->on_inexact]);
   json_kv_u64(w, "seed", c->seed);
   json_kv_int(w, "rounds", c->rounds);

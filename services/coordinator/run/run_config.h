@@ -93,7 +93,7 @@ struct run_config {
   /* Samples are drawn again by the trainer, before their group is sealed or, in `inflight`, by the step's own pass
    * (checks/README.md); of runs on rollouts.  "on_inexact": "mark" | "drop" | "fail", of runs that are checked; "mark"
    * is left out. */
-  bool verify_samples;
+  bool verify_samples, says_verify_samples; /* says: is it written?  Not of runs from before there were checks */
   enum inexact_rule on_inexact;
   int32_t group_timeout_ms; /* from a group's first lease on; then it has failed, and the round is not exact */
   /* Where training.kl_coefficient is not 0: a group waits so long for a preprocessor that has begun it; 0, and left
@@ -127,9 +127,10 @@ enum rc run_config_parse(struct run_config *out, const struct json *body, struct
 enum rc run_config_parse_stored(struct run_config *out, const char *text, size_t len, struct arena *arena,
                                 struct err *err);
 /* The resolved configuration, in a fixed order.  Keys that are absent: `evaluation`, `recipe`, `mask_truncated`,
- * `overlong`, `keep_rounds`, `keep_last`, `keep_best`, `pass_timeout_ms`, `ignore_eos`, `tokenizer_eos`,
- * `verify_samples`, `on_inexact` "mark", `groups_per_step`, `full` "block" and those of `inflight` where there is none,
- * so that older configurations keep their hash. */
+ * `overlong`, `keep_rounds`, `keep_last`, `keep_best`, `pass_timeout_ms`, `ignore_eos`, `on_inexact` "mark",
+ * `groups_per_step`, `full` "block" and those of `inflight` where there is none, and `verify_samples` and
+ * `tokenizer_eos` where they were not known, so that older configurations keep their hash.  What was posted and is
+ * posted again as it is written is the same, hash included. */
 void run_config_write(const struct run_config *c, struct json_writer *w);
 /* Are the same files read in the same way?  Then an item of one run's dataset is the same in the other's. */
 bool run_config_same_dataset(const struct run_config *a, const struct run_config *b);

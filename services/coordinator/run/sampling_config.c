@@ -45,7 +45,9 @@ enum rc sampling_config_read(struct sampling_config *s, const struct json *value
   if (rc == RC_OK) rc = stop_strings_read(&s->stop, stop, arena, err);
   if (rc == RC_OK && s->ignore_eos && s->stop_token_ids.count)
     rc = err_set(err, RC_INVALID, "ignore_eos", "expected `ignore_eos` or `stop_token_ids`, got both");
-  if (s->ignore_eos || s->stop_token_ids.count) s->tokenizer_eos = false;
+  const struct json *said = rc == RC_OK ? json_get(value, "tokenizer_eos") : NULL;
+  s->says_tokenizer_eos = said && json_type_of(said) != JSON_NULL;
+  if (s->ignore_eos || s->stop_token_ids.count) s->tokenizer_eos = s->says_tokenizer_eos = false;
   return rc;
 }
 
@@ -54,7 +56,7 @@ void sampling_config_write(const struct sampling_config *s, struct json_writer *
   sampling_cut_write(&s->cut, w);
   json_kv_int(w, "max_new_tokens", s->max_new_tokens);
   json_kv_i32s(w, "stop_token_ids", s->stop_token_ids.items, s->stop_token_ids.count);
-  if (s->tokenizer_eos) json_kv_bool(w, "tokenizer_eos", true);
+  if (s->tokenizer_eos || s->says_tokenizer_eos) json_kv_bool(w, "tokenizer_eos", s->tokenizer_eos);
   if (s->ignore_eos) json_kv_bool(w, "ignore_eos", true);
   stop_strings_write(&s->stop, w);
 }

@@ -15,6 +15,7 @@ struct sampling_config {
   int32_t max_new_tokens;          /* of every sample; a line of the dataset may name fewer for its own */
   struct json_i32s stop_token_ids; /* empty: the model's eos ids */
   bool tokenizer_eos;              /* the tokenizer's eos_token is one of these, and what completions end with */
+  bool says_tokenizer_eos;         /* written though it is false; not of runs from before it was known */
   bool ignore_eos;                 /* no stop ids at all: no token ends a sample */
   struct stop_strings stop;        /* texts that end a sample */
 };

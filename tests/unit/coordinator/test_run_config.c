@@ -334,6 +334,7 @@ static void a_stored_configuration_alone_says_whether_the_tokenizers_eos_counts(
     json_writer_init(&w, &out);
     run_config_write(&p.config, &w);
     assert_int_equal(strstr(out.data, "\"tokenizer_eos\":true") != NULL, cases[i].counts);
+    assert_int_equal(strstr(out.data, "\"tokenizer_eos\":false") != NULL, i == 2);
     assert_int_equal(run_config_parse_stored(&stored, out.data, out.len, &arena, NULL), RC_OK);
     assert_int_equal(stored.sampling.tokenizer_eos, cases[i].counts);
     assert_int_equal(run_config_parse_stored(&stored, text, strlen(text), &arena, NULL), RC_OK);
@@ -546,6 +547,42 @@ static void a_schedule_spans_all_steps_of_all_rounds(void **state) {
   assert_int_equal(total_steps_of(",\"update\":\"minibatch\",\"groups_per_round\":10,\"groups_per_step\":10"), 7);
 }
 
+/* People copy what a run shows and post it: what it left out took the default then, and samples were verified that the
+ * copied run had not. */
+static void what_is_shown_is_the_same_run_when_it_is_posted(void **state) {
+  (void)state;
+  static const char *const more[] = {"",
+                                     ",\"verify_samples\":false",
+                                     ",\"sampling\":{\"tokenizer_eos\":false}",
+                                     ",\"sampling\":{\"tokenizer_eos\":false,\"stop_token_ids\":[5]}",
+                                     ",\"sampling\":{\"ignore_eos\":true}",
+                                     ",\"verify_samples\":true,\"on_inexact\":\"drop\"",
+                                     ",\"mode\":\"inflight\",\"verify_samples\":false,\"full\":\"drop_oldest\"",
+                                     ",\"recipe\":\"dapo\",\"verify_samples\":false,\"mask_truncated\":true",
+                                     ",\"recipe\":\"reinforce++\",\"keep_rounds\":2,\"keep_last\":3",
+                                     ",\"recipe\":\"sft\",\"verify_samples\":true",
+                                     ",\"training\":{\"objective\":\"evaluate\"},\"verify_samples\":false"};
+  for (size_t i = 0; i < sizeof more / sizeof more[0]; i++) {
+    char text[256];
+    struct parsed p, again;
+    struct buf out = BUF_INIT;
+    struct json_writer w;
+    struct digest before, after;
+    snprintf(text, sizeof text, "{\"dataset\":{\"path\":\"a\"}%s}", more[i]);
+    assert_int_equal(parse(&p, text)->rc, RC_OK);
+    run_config_hash(&p.config, &before);
+    json_writer_init(&w, &out);
+    run_config_write(&p.config, &w);
+    if (parse(&again, out.data)->rc != RC_OK) fail_msg("%s: %s", out.data, again.err.message);
+    run_config_hash(&again.config, &after);
+    assert_int_equal(again.config.verify_samples, p.config.verify_samples);
+    assert_true(digest_equal(&before, &after));
+    buf_free(&out);
+    parsed_free(&again);
+    parsed_free(&p);
+  }
+}
+
 static void a_minibatch_run_reads_back_to_the_same_hash(void **state) {
   (void)state;
   struct parsed p, again;
@@ -658,6 +695,7 @@ int main(void) {
       cmocka_unit_test(sets_of_an_evaluation_are_resolved),
       cmocka_unit_test(what_is_written_reads_back_to_the_same_hash),
       cmocka_unit_test(a_schedule_spans_all_steps_of_all_rounds),
+      cmocka_unit_test(what_is_shown_is_the_same_run_when_it_is_posted),
       cmocka_unit_test(a_minibatch_run_reads_back_to_the_same_hash),
       cmocka_unit_test(an_unnamed_reading_leaves_no_trace),
       cmocka_unit_test(readings_are_inherited_and_read_back),
