@@ -186,6 +186,7 @@ static void unit_kl_in_reward(const struct unit *unit, const struct unit_config 
     for (int t = s->first; t < s->first + s->count; t++)
       unit->kl[i] += kl_estimate(config->loss.kl_estimator, (double)old[t], (double)unit->reference[t], NULL);
   }
+  memcpy(unit->advantages, unit->given, (size_t)unit->count * sizeof *unit->given); /* it may be computed again */
   advantages_less_kl(config->advantage, unit->kl, unit->count, (double)config->loss.kl_coefficient, unit->advantages);
 }
 
@@ -204,16 +205,17 @@ enum rc unit_prepare(struct unit *out, const struct model *m, const struct unit_
                        .brought = group->has_reference,
                        .samples = arena_alloc(arena, (size_t)n + 1, sizeof *out->samples),
                        .scored = arena_alloc(arena, (size_t)n + 1, sizeof *out->scored),
+                       .given = arena_alloc(arena, (size_t)n + 1, sizeof *out->given),
                        .advantages = arena_alloc(arena, (size_t)n + 1, sizeof *out->advantages),
                        .kl = arena_alloc(arena, (size_t)n + 1, sizeof *out->kl),
                        .results = arena_alloc(arena, (size_t)n + 1, sizeof *out->results)};
-  if (!out->samples || !out->scored || !out->advantages || !out->kl || !out->results)
+  if (!out->samples || !out->scored || !out->given || !out->advantages || !out->kl || !out->results)
     return err_set(err, RC_NO_MEMORY, NULL, "a unit of %d samples was refused memory", n);
   for (int i = 0; i < n; i++) {
     int count = 0;
     if ((rc = sample_build(&group->samples[i], &out->samples[i], &count, arena, err)) != RC_OK) return rc;
     out->scored[i] = (struct scored_sample){.first = total, .count = count};
-    out->advantages[i] = group->samples[i].advantage;
+    out->given[i] = out->advantages[i] = group->samples[i].advantage;
     total += count;
   }
   out->logprob = arena_alloc(arena, (size_t)total + 1, sizeof *out->logprob);

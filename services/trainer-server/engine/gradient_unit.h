@@ -62,7 +62,8 @@ struct unit {
   int count; /* samples */
   struct train_sample *samples;
   struct scored_sample *scored;
-  float *advantages; /* of the samples; less the KL term where that is in the reward */
+  float *given;      /* the samples' advantages, as they came */
+  float *advantages; /* the same; less the KL term where that is in the reward, once it is computed */
   double *kl;        /* of the samples, then */
   float *logprob;   /* of the scored tokens: under the weights of the batch's version */
   float *entropy;   /* behind them: of the policy whose gradient it is */
@@ -105,7 +106,7 @@ void unit_draws_compare(struct unit_draws *d, const struct unit *unit, const str
 int unit_judge(struct sample_refusal *out, const struct unit_draws *d, const struct batch_verify *verify,
                const struct unit *unit, const struct batch_group *group);
 
-/* Adds the unit's gradient to grads (zeroed by the caller), or to the unit's parts.
+/* Adds the unit's gradient to grads (zeroed by the caller), or to the unit's parts: the same each time it is called.
  * Marks the time on the timeline: `logprob` for the forward pass, `compute` for the rest, from the last mark on.  The
  * learner says when a chunk's forward has ended, not when it began: the first chunk's is measured, those of later
  * chunks are taken in proportion to their tokens.  NULL: no time is taken, and the result has none. */

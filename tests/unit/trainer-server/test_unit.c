@@ -333,6 +333,35 @@ static void a_kl_term_in_the_rewards_is_in_the_advantages(void **state) {
   arena_free(&arena);
 }
 
+/* A group whose samples were judged otherwise each time is computed again: the KL term is not in its rewards twice. */
+static void a_unit_that_is_computed_again_has_the_same_gradient(void **state) {
+  (void)state;
+  struct arena arena = ARENA_INIT;
+  struct err err = {0};
+  struct weights *reference = other_weights(8);
+  const struct batch_group group = group_make(&arena, "r1.0.0", 5, 4);
+  const struct unit_policies policies = {.current = parts.weights, .reference = reference};
+  const size_t elements = parts.model->params.elements;
+  float *grads[2];
+  struct unit_config config = grpo;
+  config.loss = (struct loss_config){.kind = LOSS_REINFORCE, .clip_high = 4, .kl_coefficient = 0.25f,
+                                     .kl_estimator = KL_K1, .kl_in_reward = true};
+  config.advantage = ADVANTAGE_LEAVE_ONE_OUT;
+  struct unit unit;
+  assert_rc(RC_OK, unit_prepare(&unit, parts.model, &policies, &group, &arena, &err), err);
+  for (int k = 0; k < 2; k++) {
+    struct unit_result result;
+    grads[k] = calloc(elements, sizeof **grads);
+    assert_rc(RC_OK, unit_compute(learner, &policies, &config, &unit, grads[k], &result, &timeline, &err), err);
+  }
+  assert_memory_equal(grads[0], grads[1], elements * sizeof **grads);
+  assert_memory_not_equal(unit.given, unit.advantages, 5 * sizeof *unit.given); /* there was something to add */
+  weights_free(reference);
+  free(grads[0]);
+  free(grads[1]);
+  arena_free(&arena);
+}
+
 /* With a teacher a group without its log-probabilities is refused: nobody here could compute them. */
 static void a_group_of_a_taught_run_brings_its_reference(void **state) {
   (void)state;
@@ -708,6 +737,7 @@ int main(void) {
       cmocka_unit_test(a_configuration_becomes_its_loss),
       cmocka_unit_test(optional_terms_become_those_of_the_loss),
       cmocka_unit_test(a_kl_term_in_the_rewards_is_in_the_advantages),
+      cmocka_unit_test(a_unit_that_is_computed_again_has_the_same_gradient),
       cmocka_unit_test(an_entropy_term_enters_the_loss),
       cmocka_unit_test(a_group_of_a_taught_run_brings_its_reference),
   };
