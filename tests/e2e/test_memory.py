@@ -342,6 +342,22 @@ def test_fit_gives_up_the_cheapest_and_keeps_to_what_is_left(alone):
     assert sum(planned(fitted).values()) <= bound[1]
 
 
+@pytest.mark.parametrize("kept", [{"kl_coefficient": 0.5}, {"update": "inflight", "objective": "reinforce"}], ids=["a reference", "versions being pushed"])
+def test_fit_leaves_room_for_the_run_that_goes_on(alone, kept):
+    """What the checkpoint's run keeps beside the plan is needed at the start: without room for it there was no start."""
+    trainer = alone.trainer("trainer", SMALL, "--chunk-tokens", 64)
+    call("POST", trainer.url + "/v1/runs", {"run": "r1", **EPOCH, "seed": 1, "current_version": 0, "training": {**TRAINING, "chunk_tokens": 64, **kept}})
+    before, plan = call("GET", trainer.url + "/v1/model")["digest"], planned(trainer)
+    trainer.stop()
+    bound = int(sum(plan.values())) - 4096
+    with pytest.raises(RuntimeError, match=r"needs .*, and --memory-max is"):
+        trainer.restart([*trainer.args, "--memory-max", bound])
+    trainer.restart([*trainer.args, "--memory-max", bound, "--fit"])
+    trainer.wait_log(r"--fit chose --push-changes false")
+    assert call("GET", trainer.url + "/v1/model")["digest"] == before
+    assert sum(planned(trainer).values()) <= bound
+
+
 def test_a_server_fits_with_a_shorter_context(alone):
     trainer = alone.trainer("trainer", CONFIG, "--chunk-tokens", 64)
     model = alone.folder / "trainer"

@@ -606,6 +606,18 @@ enum rc checkpoint_load(struct checkpoint *out, const char *state_dir, const str
   return RC_OK;
 }
 
+enum rc checkpoint_read_meta(struct checkpoint *out, const char *state_dir, struct err *err) {
+  char run[LIMIT_NAME_MAX];
+  int64_t version;
+  struct digest optimizer;
+  memset(out, 0, sizeof *out);
+  enum rc rc = read_latest(state_dir, run, &version, err);
+  if (rc == RC_OK) rc = path_format(out->dir, err, "%s/%s/v%" PRId64, state_dir, run, version);
+  if (rc == RC_OK) rc = read_state(out, &optimizer, err);
+  if (rc != RC_OK) checkpoint_free(out);
+  return rc;
+}
+
 enum rc checkpoint_settle(const struct checkpoint *c, const char *state_dir, int64_t keep, struct err *err) {
   enum rc rc = c->damage[0] ? write_latest(state_dir, c->meta.run, c->meta.version, err) : RC_OK;
   return rc == RC_OK

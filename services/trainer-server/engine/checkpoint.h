@@ -99,6 +99,9 @@ struct checkpoint {
  * count from meta. */
 enum rc checkpoint_load(struct checkpoint *out, const char *state_dir, const struct model *m, struct weights *w,
                         const struct checkpoint_arrays *arrays, struct err *err);
+/* What that checkpoint says of itself, without its weights and arrays.  RC_NOT_FOUND and RC_CORRUPT as above, for the
+ * newest alone. */
+enum rc checkpoint_read_meta(struct checkpoint *out, const char *state_dir, struct err *err);
 void checkpoint_free(struct checkpoint *c);
 /* Makes the loaded one the newest: `latest` names it, and what is newer, damaged or never named, is removed. */
 enum rc checkpoint_settle(const struct checkpoint *c, const char *state_dir, int64_t keep, struct err *err);

@@ -132,6 +132,12 @@ static void frozen_add(struct memory_plan *plan, const struct model *m, const st
                     WEIGHTS_BLOBS_PUSHED_MAX * ((options->lean ? 0 : model_file_bytes(m)) + changes_bytes(m, options)));
 }
 
+void trainer_memory_plan_going_on(struct memory_plan *out, const struct model *m,
+                                  const struct trainer_options *options) {
+  trainer_memory_plan(out, m, options);
+  frozen_add(out, m, options, &options->going_on);
+}
+
 static const char *frozen_name(const struct frozen_weights *f) {
   if (f->versions && f->reference)
     return "the frozen reference and the versions being pushed of a run with a KL term and update 'inflight'";

@@ -12,6 +12,9 @@
 
 /* Everything that a trainer allocates for this model under these options; pure. */
 void trainer_memory_plan(struct memory_plan *out, const struct model *m, const struct trainer_options *options);
+/* The same with options->going_on, which a start from a checkpoint needs at once. */
+void trainer_memory_plan_going_on(struct memory_plan *out, const struct model *m,
+                                  const struct trainer_options *options);
 /* How many units are computed side by side, into options->lanes: one a thread where units are so small that threads
  * would spend their time handing parts of operations to each other, as far as memory lasts by the plan; otherwise one,
  * and the threads share each of its operations.  A device computes one at a time. */
@@ -29,13 +32,7 @@ enum rc memory_check(const struct model *m, const struct trainer_options *option
                      struct err *err);
 /* What there is now, on the host and on the model's device; bound: --memory-max. */
 void memory_room_now(struct memory_room *out, const struct model *m, size_t bound);
-/* What start does not plan for.  Copies of the weights for the kernels alone: the reference of a run with a KL term,
- * the behaviour policy of one that takes inner steps.  And `versions`: published ones that a run with update "inflight"
- * pushes while it makes later ones. */
-struct frozen_weights {
-  bool reference, behaviour, versions;
-};
-/* The same for these; RC_OK for none. */
+/* The same for frozen weights; RC_OK for none. */
 enum rc memory_check_frozen(const struct model *m, const struct trainer_options *options,
                             const struct frozen_weights *needed, struct err *err);
 /* As far as it can be told beforehand, from any thread: only the engine's thread asks a device what it has left.  held:

@@ -6,6 +6,13 @@
 #include "common/model/device.h"
 #include "services/trainer-server/ranks/ranks.h"
 
+/* What start does not plan for.  Copies of the weights for the kernels alone: the reference of a run with a KL term,
+ * the behaviour policy of one that takes inner steps.  And `versions`: published ones that a run with update "inflight"
+ * pushes while it makes later ones. */
+struct frozen_weights {
+  bool reference, behaviour, versions;
+};
+
 struct trainer_options {
   const char *model_dir, *state_dir;
   int64_t state_wait_ms; /* how long for another trainer to leave state_dir */
@@ -21,6 +28,7 @@ struct trainer_options {
   const char *scratch_dir;    /* where scratch files are; "": in state_dir */
   bool fit;                   /* what the plan does not leave room for is given up: fit.h */
   bool teaches;               /* role teach: passes are computed with the folder's weights */
+  struct frozen_weights going_on; /* of the run that the newest checkpoint is of: --fit leaves room for them */
   int lanes;                  /* units computed side by side; no flag: memory_choose_lanes */
   struct ranks_options ranks;
 };

@@ -215,6 +215,16 @@ static enum rc model_make(struct trainer *t, struct err *err) {
   return rc;
 }
 
+/* The run of the newest checkpoint goes on at once, with what it keeps frozen. */
+static struct frozen_weights frozen_of_checkpoint(const char *state_dir) {
+  struct checkpoint c;
+  struct frozen_weights frozen = {0};
+  if (checkpoint_read_meta(&c, state_dir, NULL) != RC_OK) return frozen;
+  frozen = run_config_frozen(&c.meta.training);
+  checkpoint_free(&c);
+  return frozen;
+}
+
 /* The ranks agree on what they are, and that all of it fits. */
 static enum rc ranks_join(struct engine *e, struct err *err) {
   const struct trainer_options *o = &e->options;
@@ -223,7 +233,10 @@ static enum rc ranks_join(struct engine *e, struct err *err) {
   enum rc rc = ranks_make(&e->ranks, e->ops, e->model->params.elements, err);
   if (rc == RC_OK) rc = ranks_compare(&e->ranks, &mine, err);
   if (rc == RC_OK) rc = devices_join(&e->ranks, &o->device, err);
-  if (rc == RC_OK && o->fit) memory_fit(&e->options, e->model, ranks_alone(&e->ranks), trainer_memory_plan);
+  if (rc == RC_OK && o->fit) {
+    e->options.going_on = frozen_of_checkpoint(o->state_dir);
+    memory_fit(&e->options, e->model, ranks_alone(&e->ranks), trainer_memory_plan_going_on);
+  }
   memory_choose_lanes(&e->options, e->model, trainer_memory_plan);
   if (e->options.lanes > 1) log_info("%d gradient units side by side", e->options.lanes);
   if (rc == RC_OK) rc = memory_check(e->model, o, &e->ranks, err);
