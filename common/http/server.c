@@ -379,7 +379,8 @@ void http_server_open(struct http_server *server, void *context) {
 /* --- stopping --- */
 
 /* libmicrohttpd 0.9.75 has no answer for a malformed request that it reads while it is being stopped: it queues one,
- * which MHD_queue_response then only claims to do, and follows a null pointer.  So it is stopped without connections. */
+ * which MHD_queue_response then only claims to do, and follows a null pointer.  So nobody is connected any more when it
+ * is stopped. */
 static void end_connections(struct http_server *s) {
   const struct timespec deadline = clock_deadline_in(HTTP_END_MS);
   shutdown(s->listen_fd, SHUT_RDWR);

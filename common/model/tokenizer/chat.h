@@ -7,7 +7,8 @@
  *
  * Every byte of the rendered text knows whether the template wrote it or the conversation: a special token's text in a
  * message is encoded as text, so no message can end its turn and forge another one.  Special tokens that the template
- * writes become their ids, also those that it makes of a role.  No first token is added: a template writes its bos_token itself.
+ * writes become their ids, also those that it makes of a role.  No first token is added: a template writes its
+ * bos_token itself.
  *
  * A loaded chat is constant, so any thread may use it; a call's memory is the call's, and bounded.
  * The coordinator encodes its datasets with it, the generation-server the messages of its clients. */
