@@ -82,10 +82,11 @@ static void as_many_as_several_calls_take_are_answered(void **state) {
 
 /* --- nonsense --- */
 
-enum { TALKERS = 8, STOPS = 20, TALK_MS = 20 };
+enum { TALKERS = 8, STOPS = 20, SAID = 400 /* before a server stops */ };
 
 struct talk {
   int port;
+  atomic_int said;
   atomic_bool over;
 };
 
@@ -102,6 +103,7 @@ static void *talk(void *context) {
         send(fd, nonsense, sizeof nonsense - 1, MSG_NOSIGNAL) > 0)
       (void)!recv(fd, answer, sizeof answer, 0);
     close(fd);
+    atomic_fetch_add(&t->said, 1);
   }
   return NULL;
 }
@@ -113,7 +115,7 @@ static void a_server_that_stops_outlives_nonsense(void **state) {
     struct talk t = {.port = http_server_port(server)};
     pthread_t talkers[TALKERS];
     for (int k = 0; k < TALKERS; k++) assert_int_equal(pthread_create(&talkers[k], NULL, talk, &t), 0);
-    clock_sleep_ms(TALK_MS);
+    while (atomic_load(&t.said) < SAID) sched_yield();
     http_server_stop(server, 0);
     atomic_store(&t.over, true);
     for (int k = 0; k < TALKERS; k++) pthread_join(talkers[k], NULL);
