@@ -62,6 +62,17 @@ def test_a_coordinator_without_its_data_is_refused_at_once(tmp_path):
     assert done.returncode == 1 and f"expected a folder that datasets are read from, there is none at {tmp_path / 'nowhere'}" in done.stderr, done
 
 
+@pytest.mark.parametrize(("run", "said"), [("r9", "there is no run r9"), ("r1", "run r1 has not begun: there is nothing to replay")])
+def test_a_replay_of_what_is_not_recorded_ends_without_a_trainer(tmp_path, run, said):
+    """It waited for one."""
+    database = tmp_path / "c.db"
+    with Folder(tmp_path) as folder:
+        call("POST", coordinator(folder, "one", database).url + "/v1/runs", grpo_config(1))
+    program = [BIN / "coordinator", "--db", database, "--port", "0", "--data-dir", DATA, "--replay", run]
+    done = subprocess.run(list(map(str, program)), capture_output=True, text=True, timeout=20)
+    assert done.returncode == 1 and said in done.stderr, done
+
+
 def symbolic(real, alias):
     alias.symlink_to(real.name)
 

@@ -42,6 +42,8 @@ static enum rc part_read(struct driver *d, int64_t run, int64_t version, struct 
   rows_end(&q);
   readers_give(driver_readers(d), s);
   if (rc == RC_OK && !row) return err_set(err, RC_NOT_FOUND, "replay", "there is no run %s", id_run(run).text);
+  if (rc == RC_OK && out->version < 0)
+    return err_set(err, RC_NOT_FOUND, "replay", "run %s has not begun: there is nothing to replay", id_run(run).text);
   if (rc == RC_OK && out->version < version)
     return err_set(err, RC_NOT_FOUND, "replay", "run %s has versions up to %" PRId64 ", not %" PRId64, id_run(run).text,
                    out->version, version);
@@ -176,7 +178,10 @@ enum rc record_replay(struct driver *d, const char *name, struct err *err) {
   int64_t run = 0;
   int count = 0;
   d->replays_record = true;
+  struct active_run asked = {0};
   enum rc rc = id_parse_run(&run, name, err);
+  if (rc == RC_OK) rc = part_read(d, run, -1, &asked, err); /* that there is none is told without a trainer */
+  look_free(&asked);
   if (rc == RC_OK) rc = trainer_await(d, err);
   if (rc == RC_OK) rc = chain_find(d, run, parts, &count, err);
   for (int i = count - 1; i >= 0 && rc == RC_OK; i--) {
