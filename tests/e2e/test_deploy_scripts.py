@@ -1,12 +1,16 @@
 """The scripts of deploy/ that make certificates, tokens and Prometheus' folder: a second call, one that was interrupted, and what others can read afterwards."""
+import contextlib
 import os
+import re
 import shutil
+import socket
 import subprocess
+import time
 
 import pytest
 import yaml
 
-from harness import ROOT
+from harness import BIN, ROOT
 
 CERTIFICATES, TOKENS, CONFIGURE = (ROOT / "deploy" / name for name in ("security/make-certificates", "security/make-tokens", "prometheus/configure"))
 
@@ -135,3 +139,58 @@ def test_prometheus_can_read_what_another_user_has_made(tmp_path):
     assert (tmp_path / "made").stat().st_mode & 0o777 == 0o755
     assert modes.pop("token") in (0o600, 0o640) and modes == {"prometheus.yml": 0o644, "alerts.yml": 0o644}
     assert (tmp_path / "made/token").read_text() == "secret too"
+
+
+# ---- a pool by hand ----
+
+
+def own_address():
+    """Beyond loopback; None: this machine has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        with contextlib.suppress(OSError):
+            probe.connect(("192.0.2.1", 9))  # sends nothing
+            return probe.getsockname()[0]
+    return None
+
+
+def free_ports(address, count):
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server((address, 0))) for _ in range(count)]
+        return [made.getsockname()[1] for made in sockets]
+
+
+def until_listens(address, port, process):
+    until = time.monotonic() + 30
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection((address, port), 1):
+            return
+        assert process.poll() is None and time.monotonic() < until, "a service that the page starts does not listen"
+        time.sleep(0.05)
+
+
+@pytest.mark.skipif(not own_address(), reason="this machine has no address beyond loopback")
+def test_the_small_pool_of_the_page_on_tls_works_as_it_is_written(tmp_path):
+    """Its services refused to start: they listen beyond loopback, and had no tokens."""
+    page = (ROOT / "deploy/security/tls.md").read_text().partition("## A small pool")[2]
+    address = own_address()
+    ports = free_ports(address, 2)
+    block = re.search(r"```sh\n(.*?)```", page, re.S)[1].replace("10.0.0.5", address).replace("build/bin", str(BIN)).replace("deploy/", f"{ROOT}/deploy/").replace(":8000", f":{ports[0]}")
+    lines = [line.partition(" #")[0].strip() for line in block.replace("\\\n", " ").splitlines()]
+    exports = [line for line in lines if line.startswith("export ")]
+    services, left = [], list(ports)
+    try:
+        for line in lines:
+            command = ["bash", "-euc", "\n".join([*exports, ("exec " + line[:-1] + f" --port {left[0]}") if line.endswith("&") else line])]
+            if line.endswith("&"):
+                services.append(subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL))
+                until_listens(address, left.pop(0), services[-1])
+            else:
+                until = time.monotonic() + 20
+                while (done := subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)).returncode or ("workers" in line and "generation" not in done.stdout):
+                    assert time.monotonic() < until, (line, done)
+                    time.sleep(0.1)
+        assert len(services) == 2 and '"runs":[]' in done.stdout.replace(" ", ""), done
+    finally:
+        for process in services:
+            process.terminate()
+        assert [process.wait(20) for process in services] == [0, 0]
