@@ -7,7 +7,7 @@
 # Runs that this one starts from are replayed first.  Variables: DATA_DIR (deploy/demo: where the runs' datasets lie), BIN (build/bin), OUT (a temporary folder, removed at the end).
 # Status 0: the same weights, byte for byte.  1: not, or it could not be told; the log says why.
 set -euo pipefail
-unset "${!LEASEHOLD_TLS_@}" LEASEHOLD_AUTH_TOKEN LEASEHOLD_TOKEN_DIR LEASEHOLD_BIND LEASEHOLD_ADVERTISE_URL # both ends are on this machine's loopback, and talk http
+unset "${!LEASEHOLD_TLS_@}" "${!LEASEHOLD_TRACK@}" LEASEHOLD_AUTH_TOKEN LEASEHOLD_TOKEN_DIR LEASEHOLD_BIND LEASEHOLD_ADVERTISE_URL # both ends are on this machine's loopback and talk http, and the run's curves are written
 [ $# -ge 2 ] || { sed -n '2,8p' "$0" >&2; exit 2; }
 DB=$1 RUN=$2
 shift 2
@@ -28,7 +28,7 @@ else
   cp "$DB" "$OUT/copy.db"
 fi
 
-"$BIN/coordinator" --db "$OUT/copy.db" --data-dir "$DATA_DIR" --port 0 --port-file "$OUT/port" --replay "$RUN" >"$OUT/coordinator.log" 2>&1 &
+"$BIN/coordinator" --db "$OUT/copy.db" --data-dir "$DATA_DIR" --port 0 --port-file "$OUT/port" --log-level info --replay "$RUN" >"$OUT/coordinator.log" 2>&1 &
 pids+=($!) coordinator=$!
 for _ in $(seq 400); do
   [ -s "$OUT/port" ] && break
@@ -46,7 +46,7 @@ done
 status=0
 wait "$coordinator" || status=$?
 if [ $status -eq 0 ]; then
-  grep -o 'run r[0-9]*: replayed to .*' "$OUT/coordinator.log"
+  grep -o 'run r[0-9]*: replayed to .*, as recorded' "$OUT/coordinator.log"
 else
   tail -2 "$OUT/coordinator.log" >&2
   echo "replay: $RUN was not reached" >&2

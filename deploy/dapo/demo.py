@@ -168,9 +168,9 @@ def table(before, after, control):
 
 
 def set_apart():
-    """All here talks plain http on the loopback address, whatever the caller's services, command line and proxies are told; and what ends this ends its services."""
+    """All here talks plain http on the loopback address and keeps its own curves, whatever the caller's services, command line and proxies are told; and what ends this ends its services."""
     for name in list(os.environ):
-        if name.startswith("LEASEHOLD_TLS_") or name in ("LEASEHOLD_AUTH_TOKEN", "LEASEHOLD_TOKEN_DIR", "LEASEHOLD_BIND", "LEASEHOLD_ADVERTISE_URL"):
+        if name.startswith(("LEASEHOLD_TLS_", "LEASEHOLD_TRACK")) or name in ("LEASEHOLD_AUTH_TOKEN", "LEASEHOLD_TOKEN_DIR", "LEASEHOLD_BIND", "LEASEHOLD_ADVERTISE_URL"):
             del os.environ[name]
     os.environ["no_proxy"] = "127.0.0.1"
     for number in (signal.SIGINT, signal.SIGTERM):

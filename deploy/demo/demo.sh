@@ -11,8 +11,8 @@
 #            of all that this process may run on.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-# Everything here talks plain http on the loopback address, whatever the caller's services, command line and proxies are told.
-unset "${!LEASEHOLD_TLS_@}" LEASEHOLD_AUTH_TOKEN LEASEHOLD_TOKEN_DIR LEASEHOLD_BIND LEASEHOLD_ADVERTISE_URL
+# Everything here talks plain http on the loopback address and keeps its own curves, whatever the caller's services, command line and proxies are told.
+unset "${!LEASEHOLD_TLS_@}" "${!LEASEHOLD_TRACK@}" LEASEHOLD_AUTH_TOKEN LEASEHOLD_TOKEN_DIR LEASEHOLD_BIND LEASEHOLD_ADVERTISE_URL
 export no_proxy=127.0.0.1 NO_PROXY=127.0.0.1
 
 SEED=${SEED:-1} MODE=${MODE:-pipelined} CONTROL=${CONTROL:-} OUT=${OUT:-build/demo} BIN=${BIN:-build/bin} KEEP=${KEEP:-0} CPUS=${CPUS:-}

@@ -204,10 +204,11 @@ def test_other_cores_give_the_same_weights(tmp_path, usual, cpus, cores):
 def test_what_the_callers_own_services_are_told_does_not_reach_the_demos(tmp_path, usual):
     """Its services asked curl for certificates and tokens that it does not have, and curl asked the proxy for 127.0.0.1."""
     own = {"LEASEHOLD_TLS_CERT": "/nowhere", "LEASEHOLD_AUTH_TOKEN": "secret", "LEASEHOLD_TOKEN_DIR": "/nowhere", "LEASEHOLD_BIND": "0.0.0.0",
-           "LEASEHOLD_ADVERTISE_URL": "http://10.0.0.1:1", "http_proxy": "http://127.0.0.1:9"}
+           "LEASEHOLD_ADVERTISE_URL": "http://10.0.0.1:1", "LEASEHOLD_TRACK_DIR": str(tmp_path / "curves"), "http_proxy": "http://127.0.0.1:9"}
     done = demo(tmp_path / "demo", **own)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert json.loads((tmp_path / "demo/summary.json").read_text())["weights_sha256"] == usual[1]["weights_sha256"]
+    assert not (tmp_path / "curves").exists(), "its r1 would be written over the caller's own"
 
 
 def affinity_of(folder, name):

@@ -376,8 +376,10 @@ def test_a_database_that_is_in_use_is_replayed(base_model, tmp_path):
         shutil.copy(f"{cluster.database}-wal", tmp_path / "replay/copy.db-wal")
         run = cluster.create_run(config(rounds=2))
         status = finish(cluster, run)
-        code, said, why = replay(cluster, tmp_path, run, base_model, PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}", LEASEHOLD_TOKEN_DIR="/nowhere", LEASEHOLD_BIND="::1")
-        assert code == 0 and status["weights_digest"] in said, why
+        code, said, why = replay(cluster, tmp_path, run, base_model, PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}", LEASEHOLD_TOKEN_DIR="/nowhere", LEASEHOLD_BIND="::1",
+                                 LEASEHOLD_TRACK_DIR=str(tmp_path / "curves"), LEASEHOLD_LOG_FORMAT="json", LEASEHOLD_LOG_LEVEL="error")
+        assert code == 0 and said.endswith(f"digest {status['weights_digest']}, as recorded\n"), (said, why)
+        assert not (tmp_path / "curves").exists(), "the run has its curves: a replay would write over them"
 
 
 def test_a_whole_run_is_replayed_elsewhere(base_model, tmp_path):
