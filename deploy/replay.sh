@@ -22,10 +22,11 @@ else
 fi
 [ -f "$DB" ] || { echo "replay: there is no database $DB" >&2; exit 1; }
 rm -rf "$OUT/state" "$OUT/port" "$OUT/copy.db" "$OUT/copy.db-wal" "$OUT/copy.db-shm" # of a replay that was killed
-if [ -f "$DB-wal" ]; then # a coordinator works with it, or was killed: the parts of a file that changes do not fit together
+if [ -e "$DB-shm" ]; then # a coordinator works with it, or was killed: parts of files that change do not fit together
   "$BIN/coordinator" --db "$DB" --backup "$OUT/copy.db" >"$OUT/backup.log" 2>&1 || { tail -1 "$OUT/backup.log" >&2; echo "replay: $DB could not be copied" >&2; exit 1; }
 else
   cp "$DB" "$OUT/copy.db"
+  if [ -f "$DB-wal" ]; then cp "$DB-wal" "$OUT/copy.db-wal"; fi
 fi
 
 "$BIN/coordinator" --db "$OUT/copy.db" --data-dir "$DATA_DIR" --port 0 --port-file "$OUT/port" --log-level info --replay "$RUN" >"$OUT/coordinator.log" 2>&1 &
