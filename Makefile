@@ -589,8 +589,8 @@ INSTALLED = $(foreach s,$(SERVICES) leasehold,$(BUILD)/bin/$(s)) $(wildcard $(BU
 install: all ## copy the programs, those for mpirun if `make mpi` has built them, their manual pages and systemd units to DESTDIR/PREFIX
 	install -d "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(PREFIX)/share/man/man8" "$(DESTDIR)$(PREFIX)/lib/systemd/system"
 	install -m 755 $(INSTALLED) "$(DESTDIR)$(PREFIX)/bin"
-	for p in $(INSTALLED); do deploy/operation/man-page $$p >"$(DESTDIR)$(PREFIX)/share/man/man8/$${p##*/}.8" || exit 1; done
-	for u in deploy/operation/*.service; do sed 's|@PREFIX@|$(PREFIX)|' $$u >"$(DESTDIR)$(PREFIX)/lib/systemd/system/$${u##*/}" || exit 1; done
+	umask 022; for p in $(INSTALLED); do deploy/operation/man-page $$p >"$(DESTDIR)$(PREFIX)/share/man/man8/$${p##*/}.8" || exit 1; done
+	umask 022; for u in deploy/operation/*.service; do sed 's|@PREFIX@|$(PREFIX)|' $$u >"$(DESTDIR)$(PREFIX)/lib/systemd/system/$${u##*/}" || exit 1; done
 
 clean: ## remove build/
 	rm -rf $(BUILD)

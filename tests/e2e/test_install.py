@@ -13,8 +13,13 @@ PROGRAMS = ("coordinator", "generation-server", "leasehold", "rollout-agent", "t
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory):
     folder = tmp_path_factory.mktemp("a root")
-    subprocess.run(["make", "-s", "install", f"DESTDIR={folder}", "PREFIX=/opt/leasehold"], cwd=ROOT, check=True, timeout=120)
+    subprocess.run(["make", "-s", "install", f"DESTDIR={folder}", "PREFIX=/opt/leasehold"], cwd=ROOT, check=True, timeout=120, umask=0o077)
     return folder / "opt/leasehold"
+
+
+def test_what_root_installs_can_be_read_by_all_whatever_its_umask(prefix):
+    modes = {path.relative_to(prefix).parts[0]: path.stat().st_mode & 0o777 for path in prefix.rglob("*") if path.is_file()}
+    assert modes == {"bin": 0o755, "share": 0o644, "lib": 0o644}
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
