@@ -378,16 +378,16 @@ void http_server_open(struct http_server *server, void *context) {
 
 /* --- stopping --- */
 
-/* libmicrohttpd 0.9.75 has no answer for a malformed request that it reads while it is being stopped: it queues one,
- * which MHD_queue_response then only claims to do, and follows a null pointer.  So nobody is connected any more when it
- * is stopped. */
+/* libmicrohttpd 0.9.75 follows a null pointer when it reads a malformed request while it is being stopped: by then
+ * MHD_queue_response only claims to have queued the answer.  So it is stopped without connections. */
 static void end_connections(struct http_server *s) {
   const struct timespec deadline = clock_deadline_in(HTTP_END_MS);
   shutdown(s->listen_fd, SHUT_RDWR);
   pthread_mutex_lock(&s->lock);
   s->ending = true;
   connections_end(&s->connections);
-  while (!connections_none(&s->connections) && pthread_cond_timedwait(&s->drained, &s->lock, &deadline) == 0) continue;
+  while (!connections_none(&s->connections))
+    if (pthread_cond_timedwait(&s->drained, &s->lock, &deadline) != 0) break;
   pthread_mutex_unlock(&s->lock);
 }
 

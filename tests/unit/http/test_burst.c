@@ -82,12 +82,12 @@ static void as_many_as_several_calls_take_are_answered(void **state) {
 
 /* --- nonsense --- */
 
-enum { TALKERS = 8, STOPS = 20, SAID = 400 /* before a server stops */ };
+enum { TALKERS = 8, STOPS = 20, SAID = 20 * TALKERS };
 
 struct talk {
   int port;
-  atomic_int said;
   atomic_bool over;
+  atomic_int said;
 };
 
 /* One connection after the other, each with a chunk whose size is no number. */
@@ -115,7 +115,7 @@ static void a_server_that_stops_outlives_nonsense(void **state) {
     struct talk t = {.port = http_server_port(server)};
     pthread_t talkers[TALKERS];
     for (int k = 0; k < TALKERS; k++) assert_int_equal(pthread_create(&talkers[k], NULL, talk, &t), 0);
-    while (atomic_load(&t.said) < SAID) sched_yield();
+    AWAIT(atomic_load(&t.said) >= SAID, "nobody talks to the server") continue;
     http_server_stop(server, 0);
     atomic_store(&t.over, true);
     for (int k = 0; k < TALKERS; k++) pthread_join(talkers[k], NULL);
