@@ -13,6 +13,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/queue.h"
+#include "common/wire/fields.h"
 
 enum {
   REGISTER_DEADLINE_MS = 5000,
@@ -176,6 +177,19 @@ static void *registration_main(void *argument) {
   const struct coordinator_client client = {.http = r->http, .base_url = r->options.coordinator};
   while (!stopping(r)) take_turn(r, &client);
   return NULL;
+}
+
+/* With the flag before what was expected of it. */
+static enum rc of_flag(enum rc rc, struct err *err) {
+  if (rc == RC_OK) return rc;
+  const struct err said = *err;
+  return err_set(err, rc, said.field, "--%s: %s", said.field, said.message);
+}
+
+enum rc registration_check(const char *name, const char *advertise_url, struct err *err) {
+  enum rc rc = *name ? wire_check_name("name", name, err) : RC_OK;
+  if (rc == RC_OK && *advertise_url) rc = wire_check_url("advertise-url", advertise_url, err);
+  return of_flag(rc, err);
 }
 
 enum rc registration_start(struct registration **out, const struct registration_options *options, struct err *err) {

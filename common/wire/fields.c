@@ -19,18 +19,19 @@ static bool is_name(const char *text) {
   return strcmp(text, ".") != 0 && strcmp(text, "..") != 0; /* names become path segments */
 }
 
-static enum rc check_name(const char *field, const char *text, struct err *err) {
-  if (is_name(text)) return RC_OK;
-  return err_set(err, RC_INVALID, field, "expected a name of letters, digits, '.', '_' and '-', got \"%.*s\"",
+enum rc wire_check_name(const char *field, const char *text, struct err *err) {
+  if (strlen(text) <= WIRE_NAME_BYTES && is_name(text)) return RC_OK;
+  return err_set(err, RC_INVALID, field,
+                 "expected a name of at most %d letters, digits, '.', '_' and '-', got \"%.*s\"", WIRE_NAME_BYTES,
                  SHOWN_BYTES, text);
 }
 
 /* Paths are appended to it, so no query, no fragment and no slash at the end. */
-static enum rc check_url(const char *field, const char *text, struct err *err) {
+enum rc wire_check_url(const char *field, const char *text, struct err *err) {
   static const char plain[] = "http://", secure[] = "https://";
   const bool tls = strncmp(text, secure, sizeof secure - 1) == 0;
   const size_t len = strlen(text), head = tls ? sizeof secure - 1 : sizeof plain - 1;
-  bool ok = (tls || strncmp(text, plain, head) == 0) && len > head && text[head] != '/' && text[head] != ':' &&
+  bool ok = (tls || strncmp(text, plain, head) == 0) && len > head && len <= WIRE_URL_BYTES && text[head] != '/' && text[head] != ':' &&
             text[len - 1] != '/';
   for (size_t i = 0; ok && i < len; i++) ok = text[i] > 0x20 && text[i] < 0x7F && !strchr("?#\"<>\\^`{|}@", text[i]);
   if (ok) return RC_OK;
@@ -47,8 +48,8 @@ enum rc wire_fields(const struct json *object, const struct json_field *fields, 
     const struct json_field *f = &fields[i];
     if (f->kind != FIELD_STRING) continue;
     const char *text = *(const char **)f->target;
-    if (text && f->max == WIRE_NAME_BYTES) rc = check_name(f->name, text, err);
-    if (text && f->max == WIRE_URL_BYTES) rc = check_url(f->name, text, err);
+    if (text && f->max == WIRE_NAME_BYTES) rc = wire_check_name(f->name, text, err);
+    if (text && f->max == WIRE_URL_BYTES) rc = wire_check_url(f->name, text, err);
   }
   return rc;
 }
@@ -110,7 +111,7 @@ enum rc wire_read_name(void *item, const struct json *value, struct arena *arena
   const char *copy = arena_strndup(arena, text, len);
   if (!copy) return err_set(err, RC_NO_MEMORY, NULL, "%zu bytes of a name were refused memory", len);
   *(const char **)item = copy;
-  return check_name(NULL, copy, err);
+  return wire_check_name(NULL, copy, err);
 }
 
 void wire_kv_names(struct json_writer *w, const char *key, const char *const *names, size_t count) {

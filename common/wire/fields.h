@@ -54,6 +54,9 @@ enum {
     .max = LIMIT_VOCABULARY - 1, .count_max = (most)                                         \
   }
 
+/* RC_INVALID naming the field when it is no name, or no URL to append paths to. */
+enum rc wire_check_name(const char *field, const char *text, struct err *err);
+enum rc wire_check_url(const char *field, const char *text, struct err *err);
 /* json_fields with unknown keys refused, then the characters of names and URLs. */
 enum rc wire_fields(const struct json *object, const struct json_field *fields, size_t count, struct arena *arena,
                     struct err *err);

@@ -10,6 +10,7 @@
 #include "common/base/machine.h"
 #include "common/base/program.h"
 #include "common/base/signals.h"
+#include "common/client/registration.h"
 #include "common/comm/fabric_open.h"
 #include "common/http/trust/access.h"
 #include "common/http/trust/tls.h"
@@ -152,6 +153,7 @@ int main(int argc, char **argv) {
                                   .settings = &s.program};
   enum rc rc = program_start(&run, &program, argc, argv, &err);
   if (rc == RC_OK && run) rc = http_tls_start(&s.program.tls, &err);
+  if (rc == RC_OK && run) rc = registration_check(s.name, s.advertise_url, &err);
   if (rc == RC_OK && run) rc = check(&s, &server, &err);
   if (rc == RC_OK && run) {
     if (s.plan[0])

@@ -7,6 +7,7 @@
 #include "common/base/log.h"
 #include "common/base/program.h"
 #include "common/base/signals.h"
+#include "common/client/registration.h"
 #include "common/http/trust/access.h"
 #include "common/http/trust/hosts.h"
 #include "common/http/trust/tls.h"
@@ -44,6 +45,7 @@ static enum rc check(const struct settings *s, struct agent_options *out, struct
   if (rc == RC_OK && hosts_of_url(host, s->engine_url, NULL) != RC_OK)
     rc = err_set(err, RC_INVALID, "engine-url",
                  "--engine-url: expected http://host:port or https://host:port, got '%.100s'", s->engine_url);
+  if (rc == RC_OK) rc = registration_check(s->name, s->advertise_url, err);
   if (rc == RC_OK) rc = demand("weights-dir", s->weights_dir, "a folder that the engine can read", err);
   if (rc == RC_OK && !wire) rc = err_set(err, RC_INVALID, "engine", "expected vllm or sglang, got '%.40s'", s->engine);
   if (rc == RC_OK) rc = choose(&checksum, "check", s->check, "checksum", "probe", err);

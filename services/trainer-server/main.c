@@ -11,6 +11,7 @@
 #include "common/base/machine.h"
 #include "common/base/program.h"
 #include "common/base/signals.h"
+#include "common/client/registration.h"
 #include "common/comm/fabric_open.h"
 #include "common/http/trust/access.h"
 #include "common/http/trust/tls.h"
@@ -315,6 +316,7 @@ int main(int argc, char **argv) {
     run = false;
   }
   if (rc == RC_OK && run) rc = http_tls_start(&s.program.tls, &err);
+  if (rc == RC_OK && run) rc = registration_check(s.name, s.advertise_url, &err);
   if (rc == RC_OK && run && !s.trainer.model_dir[0])
     rc = err_set(&err, RC_INVALID, "model", "--model must name a Hugging Face folder");
   if (rc == RC_OK && run) {

@@ -81,6 +81,17 @@ def hard(real, alias):
     os.link(real, alias)
 
 
+@pytest.mark.parametrize("program", ["trainer-server", "generation-server", "rollout-agent"])
+@pytest.mark.parametrize(("flag", "value", "said"), [("--name", "../../x", "letters, digits"), ("--advertise-url", "gen:8100", "a URL like")])
+def test_a_worker_that_no_coordinator_would_take_does_not_start(tmp_path, program, flag, value, said):
+    """It made folders by that name, and asked for ever."""
+    more = ["--engine-url", "http://127.0.0.1:1", "--weights-dir", "w"] if program == "rollout-agent" else ["--model", DATA / "model"] if program == "trainer-server" else []
+    command = [BIN / program, "--coordinator", "http://127.0.0.1:1", "--port", 0, flag, value, *more]
+    done = subprocess.run(list(map(str, command)), cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1 and said in done.stderr and flag[2:] in done.stderr, done
+    assert not list(tmp_path.iterdir()) and not (tmp_path.parent / "x").exists()
+
+
 @pytest.mark.parametrize("link", [symbolic, hard])
 @pytest.mark.parametrize("first_by_its_own_name", [True, False])
 def test_no_link_lets_a_second_coordinator_into_a_database(tmp_path, link, first_by_its_own_name):

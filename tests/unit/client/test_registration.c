@@ -293,8 +293,36 @@ static void waiting_for_a_coordinator_that_starts_is_nothing_to_warn_of(void **s
       fail_msg("case %zu", i);
 }
 
+/* A service that the coordinator will never know says so before it starts; a name is a path's part. */
+static void names_and_addresses_that_would_be_refused_for_ever(void **state) {
+  (void)state;
+  static const struct {
+    const char *name, *url, *field;
+  } cases[] = {{"", "", NULL},
+               {"gen-1.a_b", "https://gen.example:8100/pool", NULL},
+               {"../../x", "", "name"},
+               {"..", "", "name"},
+               {"gen 1", "", "name"},
+               {"gen", "gen:8100", "advertise-url"},
+               {"gen", "http://gen:8100/", "advertise-url"},
+               {"gen", "http://gen:8100?a=b", "advertise-url"}};
+  char longest[LIMIT_NAME_MAX + 1] = "";
+  struct err err;
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    err = (struct err){0};
+    const enum rc rc = registration_check(cases[i].name, cases[i].url, &err);
+    assert_int_equal(rc, cases[i].field ? RC_INVALID : RC_OK);
+    if (cases[i].field) assert_string_equal(err.field, cases[i].field);
+  }
+  memset(longest, 'n', LIMIT_NAME_MAX);
+  assert_int_equal(registration_check(longest, "", &err), RC_INVALID);
+  longest[LIMIT_NAME_MAX - 1] = '\0';
+  assert_int_equal(registration_check(longest, "", &err), RC_OK);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(names_and_addresses_that_would_be_refused_for_ever),
       cmocka_unit_test(waiting_for_a_coordinator_that_starts_is_nothing_to_warn_of),
       cmocka_unit_test_setup_teardown(a_worker_registers_and_beats, setup, teardown),
       cmocka_unit_test_setup_teardown(under_a_new_epoch_it_registers_again, setup, teardown),
