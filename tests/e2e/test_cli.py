@@ -144,7 +144,8 @@ class Scripted(http.server.BaseHTTPRequestHandler):
                 self.close_connection = True
                 return self.connection.shutdown(socket.SHUT_RDWR)
             status = look if isinstance(look, int) else 200
-            answer = {"id": "r1", "state": look, "rounds": server.rounds, "error": None, "workers": []} if status == 200 else {"error": {"code": "unavailable", "message": "opening", "field": ""}}
+            runs = [{"id": f"r{i}", "state": "completed"} for i in range(min(150, int(query.get("limit", 100))))]
+            answer = {"id": "r1", "state": look, "rounds": server.rounds, "error": None, "workers": [], "runs": runs} if status == 200 else {"error": {"code": "unavailable", "message": "opening", "field": ""}}
         body = json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
@@ -171,6 +172,11 @@ def test_a_flag_may_have_its_value_behind_it():
         assert status == 0 and not output.startswith("{"), (args, status, output, error)
     for args in (["--json", "true"], ["--json"], ["--json=1"]):
         assert scripted(["completed"], 0, "run", "list", *args)[1].startswith("{")
+
+
+def test_runs_are_listed_as_far_as_a_coordinator_tells_them_at_once():
+    """The newest hundred were listed as if there were no more."""
+    assert scripted(["completed"], 0, "run", "list")[1].count("completed") == 150
 
 
 def test_all_rounds_of_an_ended_run_are_printed():

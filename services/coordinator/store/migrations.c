@@ -430,9 +430,23 @@ static const char *const steps[] = {
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }
 
+/* A file that another program keeps its tables in, as after a slip in --db. */
+static enum rc refuse_foreign(struct store *s, struct err *err) {
+  int64_t foreign = 0;
+  const enum rc rc = store_int(s, &foreign, err,
+                               "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name NOT LIKE 'sqlite!_%' ESCAPE '!') "
+                               "AND NOT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'schema_version')",
+                               NO_BINDS);
+  if (rc != RC_OK || !foreign) return rc;
+  return err_set(err, RC_CONFLICT, "db",
+                 "the database has tables of another program, and none of a coordinator's: name another file by --db");
+}
+
 enum rc migrations_apply(struct store *s, struct err *err) {
   int64_t at = 0;
-  enum rc rc = store_script(
+  enum rc rc = refuse_foreign(s, err);
+  if (rc != RC_OK) return rc;
+  rc = store_script(
       s, "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY, applied_ms INTEGER NOT NULL) STRICT",
       err);
   if (rc == RC_OK) rc = store_int(s, &at, err, "SELECT max(version) FROM schema_version", NO_BINDS);

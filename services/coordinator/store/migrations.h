@@ -10,7 +10,8 @@
 
 /* The number of the newest step. */
 int migrations_newest(void);
-/* Applies what is missing, one transaction a step.  RC_UNSUPPORTED when the file was made by a newer coordinator. */
+/* Applies what is missing, one transaction a step.  RC_UNSUPPORTED when the file was made by a newer coordinator,
+ * RC_CONFLICT when by another program. */
 enum rc migrations_apply(struct store *s, struct err *err);
 
 #endif

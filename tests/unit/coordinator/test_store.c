@@ -162,6 +162,16 @@ static void a_newer_database_is_refused(void **state) {
   assert_int_equal(migrations_apply(f->store, &err), RC_UNSUPPORTED);
 }
 
+static void a_database_of_another_program_is_refused_and_left_as_it_is(void **state) {
+  struct fixture *f = *state;
+  struct err err;
+  int64_t tables = 0;
+  assert_int_equal(store_script(f->store, "CREATE TABLE bookmarks (url TEXT)", &err), RC_OK);
+  assert_int_equal(migrations_apply(f->store, &err), RC_CONFLICT);
+  assert_int_equal(store_int(f->store, &tables, &err, "SELECT count(*) FROM sqlite_master", NO_BINDS), RC_OK);
+  assert_int_equal(tables, 1);
+}
+
 static void a_file_that_is_no_database_is_refused(void **state) {
   struct fixture *f = *state;
   struct err err;
@@ -204,6 +214,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(errors_are_told_apart, setup, teardown),
       cmocka_unit_test_setup_teardown(the_schema_is_made_once_and_guards_itself, setup, teardown),
       cmocka_unit_test_setup_teardown(a_newer_database_is_refused, setup, teardown),
+      cmocka_unit_test_setup_teardown(a_database_of_another_program_is_refused_and_left_as_it_is, setup, teardown),
       cmocka_unit_test_setup_teardown(a_file_that_is_no_database_is_refused, setup, teardown),
       cmocka_unit_test_setup_teardown(readers_see_one_snapshot_and_write_nothing, setup, teardown),
   };
