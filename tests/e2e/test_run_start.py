@@ -127,6 +127,30 @@ def test_a_start_that_cannot_be_is_refused(cluster, start, field, part):
     assert error["field"] == field and part in error["message"], error
 
 
+@pytest.mark.parametrize("dies", [False, True])
+def test_current_tells_of_a_version_that_the_trainer_has_lost(base_model, tmp_path, dies):
+    """A run is stopped far from its last checkpoint; what it left goes with the trainer, and the next run says so."""
+    with Cluster(tmp_path, model=base_model) as cluster:
+        cluster.add_server("gen", "--slots", 16)
+        long = grpo(rounds=1000)
+        long["training"]["checkpoint_every"] = 1000
+        run = cluster.create_run(long)
+        cluster.wait_until("other weights", lambda: (now := cluster.status(run))["version"] and now["weights_digest"] != begun_with(cluster, run))
+        call("POST", f"{cluster.coordinator.url}/v1/runs/{run}/stop")
+        cluster.wait_until("stopped", lambda: cluster.status(run)["state"] == "stopped")
+        left = cluster.status(run)["version"]
+        if dies:
+            cluster.trainer.kill()
+            cluster.trainer.restart()
+        following = cluster.run(grpo(start="current"))
+        held, = following["weights_from"]
+        assert held["digest"] == begun_with(cluster, following["id"]) and (held["version"] < left) == dies
+        said = [f"start: run {run} left version {left}, and this run began with version {held['version']} of {run}: the trainer has gone back to a checkpoint since"]
+        assert following["warnings"] == (said if dies else [])
+        evaluation = {**json.loads((DATA / "runs/evaluate.json").read_text()), "groups_per_round": 4, "samples_per_group": 1}
+        assert [cluster.run({**evaluation, "start": start})["warnings"] for start in ("current", "model", "current")] == [[], [], []]
+
+
 def test_a_trainer_killed_in_mid_run_takes_up_the_run_with_its_start(base_model, alone, tmp_path):
     """With its checkpoints, and with nothing but the model: both reach the bits of the run alone, though another run went before it."""
     with Cluster(tmp_path, model=base_model) as cluster:

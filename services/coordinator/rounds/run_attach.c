@@ -1,7 +1,10 @@
 /* Gives the writer a run's context; makes a fresh run's version 0 current and opens its round 0. */
 #include "services/coordinator/rounds/run_attach.h"
 
+#include <stdio.h>
+
 #include "services/coordinator/decide/states.h"
+#include "services/coordinator/decide/stored.h"
 #include "services/coordinator/pool/pool.h"
 #include "services/coordinator/rounds/batches.h"
 #include "services/coordinator/rounds/round.h"
@@ -9,15 +12,49 @@
 #include "services/coordinator/rounds/run_life.h"
 #include "services/coordinator/store/ids.h"
 
-/* What the reading of the configuration and of the data set found, for the run's status. */
+enum { FINDING_MAX = 512 };
+
+/* "current" is what the trainer holds.  Once that has gone back to an older checkpoint it is not what the run before
+ * left, and nothing else would say so.  "": it is, or the run begins with something else. */
+static enum rc start_finding(struct core *c, const struct run_context *x, char out[FINDING_MAX], struct err *err) {
+  struct rows q;
+  bool row = false;
+  out[0] = '\0';
+  if (x->config.start.from == START_MODEL || x->config.start.from == START_CHECKPOINT) return RC_OK;
+  enum rc rc = store_query(
+      c->store, &q, err,
+      "SELECT v.run, v.version, r.origin_run, r.origin_version FROM runs r JOIN versions v ON v.run = (SELECT max(run) "
+      "FROM versions WHERE run < ?1) AND v.state = " SQL_VERSION_CURRENT " WHERE r.id = ?1 AND NOT EXISTS (SELECT 1 "
+      "FROM versions h JOIN versions o ON h.digest = o.digest WHERE o.run = ?1 AND o.version = 0 AND h.run = v.run AND "
+      "h.version >= v.version)",
+      BINDS(b_int(x->run)));
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  if (rc == RC_OK && row) {
+    const struct id_text left = id_run(rows_int(&q, 0)), from = id_run(rows_int(&q, 2));
+    char held[FINDING_MAX / 2 + 32] = "weights of no version that is known";
+    if (!rows_null(&q, 2)) snprintf(held, sizeof held, "version %lld of %s", (long long)rows_int(&q, 3), from.text);
+    snprintf(out, FINDING_MAX,
+             "start: run %s left version %lld, and this run began with %s: the trainer has gone back to a checkpoint "
+             "since",
+             left.text, (long long)rows_int(&q, 1), held);
+  }
+  rows_end(&q);
+  return rc;
+}
+
+/* What the reading of the configuration and of the data set found, and what the run begins with, for the run's
+ * status. */
 static enum rc findings_note(struct core *c, const struct run_context *x, struct err *err) {
   struct buf warnings = BUF_INIT, counts = BUF_INIT;
   struct json_writer w;
+  char start[FINDING_MAX];
+  enum rc rc = start_finding(c, x, start, err);
+  if (rc != RC_OK) return rc;
   json_writer_init(&w, &warnings);
-  run_context_warnings(x, &w);
+  run_context_warnings(x, start, &w);
   json_writer_init(&w, &counts);
   run_context_counts(x, &w);
-  enum rc rc = buf_check(&warnings, err);
+  rc = buf_check(&warnings, err);
   if (rc == RC_OK) rc = buf_check(&counts, err);
   if (rc == RC_OK)
     rc = store_exec(
@@ -59,7 +96,6 @@ enum rc run_attach(struct core *c, struct run_context *context, const struct dig
   }
   if (rc == RC_OK)
     rc = store_int(c->store, &versions, err, "SELECT count(*) FROM versions WHERE run = ?1", BINDS(b_int(run)));
-  if (rc == RC_OK) rc = findings_note(c, context, err);
   if (rc != RC_OK) return rc;
   c->context = context; /* round_open reads it */
   if (state == RUN_STARTING) rc = run_move(c, run, RUN_RUNNING, NULL, err);
@@ -72,6 +108,7 @@ enum rc run_attach(struct core *c, struct run_context *context, const struct dig
     if (rc == RC_OK) rc = origin_note(c, context, digest, err);
     if (rc == RC_OK) rc = round_open(c, 0, 0, err);
   }
+  if (rc == RC_OK) rc = findings_note(c, context, err);
   if (rc == RC_OK && !run_is_supervised(&context->config)) slot_windows_begin(c->rounds->windows, run, c->now_ms);
   if (rc == RC_OK && again >= 0) rc = batches_again(c, run, again, err);
   if (rc == RC_OK && run_plans_rounds(&context->config))

@@ -349,8 +349,9 @@ static void warn_of_chatml(const struct dataset *d, const char *field, struct js
   json_write_string(w, text);
 }
 
-void run_context_warnings(const struct run_context *c, struct json_writer *w) {
+void run_context_warnings(const struct run_context *c, const char *start, struct json_writer *w) {
   json_array_begin(w);
+  if (start[0]) json_write_string(w, start);
   warn_of_chatml(c->dataset, "dataset", w);
   for (int i = 0; i < c->config.evaluation.count; i++)
     warn_of_chatml(c->evaluation[i], c->config.evaluation.is_list ? c->config.evaluation.sets[i].name : "evaluation",

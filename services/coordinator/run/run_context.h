@@ -77,8 +77,9 @@ int64_t run_unit_tokens(struct run_context *x, int64_t round, int64_t unit);
 enum rc data_path_resolve(char *out, size_t size, const char *data_dir, const char *path, const char *field,
                           struct err *err);
 
-/* What should be looked at although the run can go on, as an array of texts. */
-void run_context_warnings(const struct run_context *c, struct json_writer *w);
+/* What should be looked at although the run can go on, as an array of texts; start: what is to be said of the weights
+ * that it began with, or "". */
+void run_context_warnings(const struct run_context *c, const char *start, struct json_writer *w);
 /* {"prompts", "left_out", "sources": [{"path", "prompts", "left_out"}, ...]}: what the run's dataset was found to
  * hold. */
 void run_context_counts(const struct run_context *c, struct json_writer *w);

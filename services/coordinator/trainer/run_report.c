@@ -188,7 +188,7 @@ void run_report_of(const struct run_context *x, struct json_writer *w) {
   json_key(w, "evaluation");
   evaluation_write(x, w);
   json_key(w, "warnings");
-  run_context_warnings(x, w);
+  run_context_warnings(x, "", w);
   json_key(w, "tokenizer");
   tokenizer_write(x, w);
   json_key(w, "verifier");
