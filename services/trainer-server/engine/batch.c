@@ -2,6 +2,7 @@
 #include "services/trainer-server/engine/batch.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "common/base/clock.h"
@@ -75,11 +76,13 @@ static enum rc batch_check(struct engine *e, const struct submit_batch *in, stru
   return RC_OK;
 }
 
-/* The units of a batch while the pool's threads compute them, each in its own lane. */
+/* The units of a batch while they are computed side by side, each lane by one thread at a time.  There may be fewer
+ * lanes than threads. */
 struct units_job {
   struct engine *engine;
   const struct batch_work *work;
   struct arena *arena;
+  atomic_size_t next;    /* the first unit that no lane has taken */
   pthread_mutex_t mutex; /* guards the arena, the sums and what stands below */
   size_t mine, done;     /* units of this rank */
   enum rc rc;            /* of the first that failed, in time */
@@ -325,16 +328,14 @@ static bool unit_is_mine(const struct units_job *j, size_t g) {
   return unit_rank(j->work->first + g, comm->size) == comm->rank;
 }
 
-static void units_part(void *context, int part) {
-  struct units_job *j = context;
+static void units_one(struct units_job *j, size_t g, struct lane *lane) {
   struct engine *e = j->engine;
-  const size_t g = (size_t)part;
   const int thread = pool_thread(e->ops->pool);
   struct err err = {0};
   if (units_end(j) || j->work->reports[g].state != UNIT_ABSENT) return; /* its result was kept */
   enum rc rc = thread == 0 ? units_look(e, &err) : RC_OK;
   if (rc == RC_OK && unit_is_mine(j, g)) {
-    rc = batch_unit(j, g, &e->learning.lanes[thread], thread == 0 ? &e->timeline : NULL, &err);
+    rc = batch_unit(j, g, lane, thread == 0 ? &e->timeline : NULL, &err);
     if (rc != RC_OK) {
       j->work->reports[g] = (struct unit_report){.state = UNIT_FAILED, .error = err};
       rc = ranks_look_at_device(&e->ranks, rc, &err);
@@ -349,16 +350,22 @@ static void units_part(void *context, int part) {
   pthread_mutex_unlock(&j->mutex);
 }
 
+/* A lane takes units until there are no more.  Its number is the part's, not the thread's: any thread may come. */
+static void units_lane(void *context, int lane) {
+  struct units_job *j = context;
+  for (size_t g; (g = atomic_fetch_add(&j->next, 1)) < j->work->in->group_count;)
+    units_one(j, g, &j->engine->learning.lanes[lane]);
+}
+
 enum rc batch_units(struct engine *e, const struct batch_work *work, struct arena *arena, struct err *err) {
   struct units_job job = {.engine = e, .work = work, .arena = arena, .err = err};
-  const int count = (int)work->in->group_count;
   for (size_t g = 0; g < work->in->group_count; g++) job.mine += unit_is_mine(&job, g);
   fault_batch_begin();
   pthread_mutex_init(&job.mutex, NULL);
   if (e->options.lanes > 1)
-    pool_run(e->ops->pool, units_part, &job, count);
+    pool_run(e->ops->pool, units_lane, &job, e->options.lanes);
   else
-    for (int g = 0; g < count; g++) units_part(&job, g);
+    units_lane(&job, 0); /* all threads in each of its operations */
   pthread_mutex_destroy(&job.mutex);
   return job.rc;
 }

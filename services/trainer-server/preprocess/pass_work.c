@@ -73,7 +73,7 @@ static void lane_part(void *context, int part) {
   struct unit *u = &j->units[part];
   struct pass_work *w = j->work;
   if (out->rc != RC_OK) return;
-  const int lane = w->lanes > 1 ? pool_thread(w->model->ops->pool) : 0;
+  const int lane = w->lanes > 1 ? part : 0; /* not the thread's number: any thread may come */
   out->rc = learner_logprobs(w->learners[lane], j->weights, u->samples, u->count, j->passes[part]->temperature,
                              u->logprob, NULL, &out->err);
   if (out->rc == RC_OK) out->rc = finite(u, j->passes[part]->group.id, &out->err);
@@ -86,7 +86,7 @@ void pass_work_compute(struct pass_work *w, const struct weights *weights, const
   struct unit units[LIMIT_PASSES_PER_REQUEST];
   struct lanes_job job = {.work = w, .weights = weights, .passes = passes, .units = units, .outcomes = outcomes};
   struct err err = {0};
-  assert(count >= 1 && count <= LIMIT_PASSES_PER_REQUEST);
+  assert(count >= 1 && count <= LIMIT_PASSES_PER_REQUEST && (w->lanes == 1 || count <= w->lanes));
   const enum rc rc = set_chunk(w, passes[0]->chunk_tokens, &err);
   for (int i = 0; i < count; i++) {
     outcomes[i] = (struct pass_outcome){.rc = rc, .err = err};
