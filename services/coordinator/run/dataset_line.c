@@ -143,12 +143,25 @@ static enum rc extract(const struct line_context *l, const char *name, const cha
                  l->reading->extract == EXTRACT_HASHES ? "after ####" : "in \\boxed{}", whole);
 }
 
+/* The shortest decimal that reads back as the number: 0.1, which 17 digits would make another answer of. */
+static enum rc number_text(struct buf *out, const struct json *number, struct err *err) {
+  struct json_writer w;
+  json_writer_init(&w, out);
+  if (json_type_of(number) == JSON_INT)
+    json_write_int(&w, json_int(number));
+  else
+    json_write_f64(&w, json_number(number));
+  buf_append(out, "", 1);
+  return buf_check(out, err);
+}
+
 static enum rc read_answer(struct line_context *l, const struct json *object, struct dataset_item *item,
                            struct err *err) {
   const char *name;
   const struct json *answer = find_first(object, &l->reading->answer, &name);
-  char number[64];
+  struct buf number = BUF_INIT;
   const char *text = "";
+  enum rc rc = RC_OK;
   if (!answer) {
     if (l->options->need_answer)
       return fault_missing(object, &l->reading->answer, "a string or a number", l->reading, err);
@@ -156,23 +169,20 @@ static enum rc read_answer(struct line_context *l, const struct json *object, st
     text = json_word(answer);
     if (!text) /* verifiers compare C strings */
       return err_set(err, RC_INVALID, name, "expected a string without NUL characters, got one that has some");
-  } else if (json_type_of(answer) == JSON_INT) {
-    snprintf(number, sizeof number, "%lld", (long long)json_int(answer));
-    text = number;
-  } else if (json_type_of(answer) == JSON_REAL) {
-    snprintf(number, sizeof number, "%.17g", json_number(answer));
-    text = number;
+  } else if (json_type_of(answer) == JSON_INT || json_type_of(answer) == JSON_REAL) {
+    rc = number_text(&number, answer, err);
+    text = rc == RC_OK ? number.data : "";
   } else {
     return err_set(err, RC_INVALID, name, "expected a string or a number, got %s",
                    json_type_name(json_type_of(answer)));
   }
   size_t len = strlen(text);
-  if (answer && json_type_of(answer) == JSON_STRING && !l->options->need_completion) {
-    const enum rc rc = extract(l, name, &text, &len, err);
-    if (rc != RC_OK) return rc;
-  }
-  item->answer = arena_strndup(l->arena, text, len);
-  return item->answer ? RC_OK : err_set(err, RC_NO_MEMORY, NULL, "an answer was refused memory");
+  if (answer && json_type_of(answer) == JSON_STRING && !l->options->need_completion)
+    rc = extract(l, name, &text, &len, err);
+  if (rc == RC_OK && !(item->answer = arena_strndup(l->arena, text, len)))
+    rc = err_set(err, RC_NO_MEMORY, NULL, "an answer was refused memory");
+  buf_free(&number);
+  return rc;
 }
 
 static enum rc read_new_tokens(const struct line_context *l, const struct json *object, struct dataset_item *item,

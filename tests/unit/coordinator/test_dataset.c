@@ -72,6 +72,34 @@ static void lines_become_items(void **state) {
   dataset_free(d);
 }
 
+/* By 17 digits 0.1 was 0.10000000000000001, which no completion ever said: its rewards were all 0. */
+static void an_answer_that_is_a_number_is_its_shortest_decimal(void **state) {
+  static const struct {
+    const char *number, *answer, *completion;
+  } cases[] = {{"0.1", "0.1", "It is 0.1"},    {"3.14", "3.14", "\\boxed{3.14}"},
+               {"1e-7", "1e-07", "0.0000001"}, {"-2.675", "-2.675", "-2.675"},
+               {"18.0", "18", "18"},           {"12", "12", "12.0"},
+               {"-0.0", "-0.0", "0"},          {"1e22", "1e+22", "10000000000000000000000"}};
+  struct reward_rule rule;
+  reward_rule_of(&rule, VERIFIER_NUMERIC);
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char text[128];
+    struct dataset *d;
+    struct err err;
+    struct reward_verdict verdict;
+    snprintf(text, sizeof text, "{\"prompt\":\"a\",\"answer\":%s}\n", cases[i].number);
+    assert_int_equal(load(*state, text, false, true, &d, &err), RC_OK);
+    assert_string_equal(dataset_at(d, 0)->answer, cases[i].answer);
+    const struct reward_input input = {.text = cases[i].completion,
+                                       .len = strlen(cases[i].completion),
+                                       .answer = dataset_at(d, 0)->answer,
+                                       .extra = "{}"};
+    reward_judge(&rule, &input, &verdict);
+    if (verdict.reward != 1) fail_msg("%s is not worth 1 where %s is right", cases[i].completion, cases[i].number);
+    dataset_free(d);
+  }
+}
+
 static void completions_end_with_eos(void **state) {
   struct dataset *d;
   struct err err;
@@ -495,6 +523,7 @@ static void without_weights_all_lines_are_one_part(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(lines_become_items),
+      cmocka_unit_test(an_answer_that_is_a_number_is_its_shortest_decimal),
       cmocka_unit_test(completions_end_with_eos),
       cmocka_unit_test(messages_take_the_chat_template),
       cmocka_unit_test(messages_take_the_models_own_template),
