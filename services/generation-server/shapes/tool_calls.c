@@ -138,10 +138,12 @@ static bool parse_tagged(struct tool_calls *out, const char *text, size_t len, s
   return true;
 }
 
-/* Objects, with semicolons between them, and nothing else. */
+/* Objects, with semicolons between them, and nothing else.  Spaces before them are content: a stream has let them out
+ * before it could know. */
 static bool parse_bare(struct tool_calls *out, const char *text, size_t len, const struct tool_names *names,
-                       struct arena *arena) {
+                       struct buf *content, struct arena *arena) {
   size_t at = skip_space(text, len, 0);
+  buf_append(content, text, at);
   if (len - at >= sizeof python_tag - 1 && memcmp(text + at, python_tag, sizeof python_tag - 1) == 0)
     at = skip_space(text, len, at + sizeof python_tag - 1);
   while (at < len) {
@@ -163,7 +165,8 @@ enum rc tool_calls_parse(struct tool_calls *out, const char *text, size_t len, c
   *out = (struct tool_calls){.items = arena_alloc(arena, CALLS_MAX, sizeof *out->items)};
   if (!out->items) return err_set(err, RC_NO_MEMORY, NULL, "tool calls were refused their memory");
   const bool tagged = len > 0 && memmem(text, len, open_tag, TOOL_TAG_BYTES);
-  const bool good = tagged ? parse_tagged(out, text, len, &content, arena) : parse_bare(out, text, len, names, arena);
+  const bool good =
+      tagged ? parse_tagged(out, text, len, &content, arena) : parse_bare(out, text, len, names, &content, arena);
   if (!good) {
     out->count = 0;
     buf_clear(&content);

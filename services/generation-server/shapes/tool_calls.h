@@ -1,7 +1,8 @@
 /* Tool calls in a model's text, in the two forms that open models are trained on.
  *
  *   Hermes, Qwen   any text <tool_call>{"name": "f", "arguments": {...}}</tool_call> ...
- *   Llama 3        {"name": "f", "parameters": {...}}; {...}      (the whole text, perhaps behind <|python_tag|>)
+ *   Llama 3        {"name": "f", "parameters": {...}}; {...}      (the whole text but for spaces before it, perhaps
+ *                                                                  behind <|python_tag|>)
  *
  * The first form is known by its tag; the second could be any JSON, so its names must be those of the request's tools.
  * Text whose call cannot be read is content: nothing that the model wrote is lost.
