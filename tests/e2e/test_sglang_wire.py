@@ -1,5 +1,6 @@
 """SGLang's wire: what is asked of /generate, one prompt or a batch of them, whole or streamed, and the verbs by which a trainer leads an engine."""
 import json
+import shutil
 import subprocess
 import threading
 
@@ -123,6 +124,28 @@ def test_a_streams_last_events_are_the_whole(gen):
             last[index] = without_time(event)
     whole = [without_time(made) for made in post(gen, "/generate", body)]
     assert [last[index] for index in range(4)] == whole and {"type": "stop", "matched": "="} in [made["meta_info"]["finish_reason"] for made in whole]
+
+
+def test_no_event_shows_half_a_character(wide_models, tmp_path):
+    """Tokens that end one character and begin the next: the text of an event ended within the one, and was no beginning of the next event's."""
+    model = tmp_path / "model"
+    shutil.copytree(wide_models[0], model)
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"].update({"aÃ": 264, "©â": 265, "¬¬": 266})  # of "aé\u2b2c"
+    tokenizer["model"]["merges"] += ["a Ã", "© â", "¬ ¬"]
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with Standalone(tmp_path) as alone:
+        server = alone.start("gen", "generation-server", ["--model", model, "--log-level", "warn"])
+        seen = set()
+        for seed in range(3):
+            sampling = {"max_new_tokens": 80, "seed": seed, "logit_bias": {"264": 100, "265": 100, "266": 100}, "frequency_penalty": 2, "ignore_eos": True}
+            body = {"input_ids": PROMPT, "sampling_params": sampling}
+            texts = [event["text"] for event in events(server, {**body, "stream": True})]
+            for before, after in zip(texts, texts[1:]):
+                assert after.startswith(before), (before[-5:], after[-8:])
+            assert texts[-1] == post(server, "/generate", body)["text"]
+            seen.add(len(texts) > 20 and "é" in texts[-1])
+        assert True in seen, "events came while tokens were decoded"
 
 
 def test_tokens_come_as_they_are_decoded(slow_server):

@@ -14,6 +14,7 @@
 #include <stdio.h>
 
 #include "common/base/clock.h"
+#include "common/base/utf8.h"
 #include "services/generation-server/shapes/sglang_request.h"
 #include "services/generation-server/shapes/shown_token.h"
 
@@ -51,6 +52,8 @@ static int32_t tokens_of_text(const struct told *t) {
   return ends && !t->choice->stopped && !t->item->keeps_stop ? t->count - 1 : t->count;
 }
 
+/* Bytes that may still belong to a character or a stop text are told later: clients cut what they have off the next
+ * event's text. */
 static void write_text(const struct told *t, struct json_writer *w) {
   struct buf text = BUF_INIT;
   const struct choice *c = t->choice;
@@ -58,10 +61,12 @@ static void write_text(const struct told *t, struct json_writer *w) {
   if (!c->tokenizer ||
       tokenizer_decode_more(c->tokenizer, c->sample->tokens, (size_t)tokens_of_text(t), !c->shows_special, &text,
                             NULL) != RC_OK ||
-      text.failed)
+      text.failed) {
     json_write_null(w);
-  else /* bytes that may still belong to a character or a stop text are told later */
-    json_write_string_len(w, text.data ? text.data : "", text.len < c->sent ? text.len : c->sent);
+  } else {
+    const size_t len = text.len < c->sent ? text.len : c->sent;
+    json_write_string_len(w, text.data ? text.data : "", t->last || len == 0 ? len : utf8_whole(text.data, len));
+  }
   buf_free(&text);
 }
 
