@@ -52,6 +52,17 @@ def test_a_stream_put_together_is_the_whole(gen):
     assert told == {c["index"]: c["token_ids"] for c in generate(gen, sampling_params=body["sampling_params"])["choices"]}
 
 
+@pytest.mark.parametrize("top, prompt_top", [(1, 5), (5, 1), (0, 3), (3, 0)])
+def test_prompt_and_tokens_have_each_as_many_of_the_likeliest_as_were_asked_for(gen, top, prompt_top):
+    sampling = {"max_tokens": 6, "seed": 2}
+    both = generate(gen, sampling_params={**sampling, "logprobs": top, "prompt_logprobs": prompt_top})
+    alone = generate(gen, sampling_params={**sampling, "logprobs": top})
+    assert [len(token["top_logprobs"]) for token in both["choices"][0]["logprobs"]["content"]] == [top] * len(both["choices"][0]["token_ids"])
+    assert both["choices"][0] == alone["choices"][0]
+    assert both["prompt_logprobs"] == generate(gen, sampling_params={**sampling, "prompt_logprobs": prompt_top})["prompt_logprobs"]
+    assert all(prompt_top <= len(entry) <= prompt_top + 1 for entry in both["prompt_logprobs"][1:])
+
+
 def test_texts_become_ids_and_texts_again(gen):
     told = post(gen, "/tokenize", {"prompt": "7+5é=", "return_token_strs": True})
     assert told["count"] == len(told["tokens"]) == len(told["token_strs"]) == 6 and told["max_model_len"] == 128

@@ -153,7 +153,7 @@ static void write_choice(const struct generate_call *call, const struct choice *
   json_kv_string(w, "finish_reason", piece->last ? finish_reason_name(choice_finish(c)) : NULL);
   if (details_of(call)->prompt_logprobs && piece->begins) {
     json_key(w, "prompt_logprobs");
-    prompt_logprobs_write(call, job, w);
+    prompt_logprobs_write(call, job, job->top_count, w);
   }
   if (details_of(call)->return_token_ids) {
     if (piece->begins) json_kv_i32s(w, "prompt_token_ids", job->prompt, (size_t)job->prompt_count);

@@ -21,7 +21,8 @@ static void write_token(const struct generate_call *call, int32_t token, float l
   buf_free(&shown);
 }
 
-void prompt_logprobs_write(const struct generate_call *call, const struct decode_job *job, struct json_writer *w) {
+void prompt_logprobs_write(const struct generate_call *call, const struct decode_job *job, int32_t top,
+                           struct json_writer *w) {
   const int32_t k = job->top_count;
   json_array_begin(w);
   for (int32_t i = 0; i < job->prompt_count; i++) {
@@ -31,7 +32,7 @@ void prompt_logprobs_write(const struct generate_call *call, const struct decode
     }
     json_object_begin(w);
     write_token(call, job->prompt[i], job->prompt_logprobs[i], job->prompt_ranks[i], w);
-    for (int32_t j = 0; j < k; j++)
+    for (int32_t j = 0; j < top; j++)
       if (job->prompt_top_tokens[i * k + j] != job->prompt[i])
         write_token(call, job->prompt_top_tokens[i * k + j], job->prompt_top_logprobs[i * k + j], j + 1, w);
     json_object_end(w);

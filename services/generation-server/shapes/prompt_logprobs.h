@@ -6,7 +6,8 @@
 
 #include "services/generation-server/requests/generate_call.h"
 
-/* Of a job that was asked for them; an array. */
-void prompt_logprobs_write(const struct generate_call *call, const struct decode_job *job, struct json_writer *w);
+/* Of a job that was asked for them; an array.  top: how many of the likeliest, of those that the job has. */
+void prompt_logprobs_write(const struct generate_call *call, const struct decode_job *job, int32_t top,
+                           struct json_writer *w);
 
 #endif

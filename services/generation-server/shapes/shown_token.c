@@ -50,14 +50,14 @@ void shown_token_begin(const struct generate_call *call, int32_t id, float logpr
 }
 
 void shown_tokens_write(const struct generate_call *call, const struct sample *s, int32_t first, int32_t count,
-                        bool by_id, struct json_writer *w) {
+                        int32_t top, bool by_id, struct json_writer *w) {
   const int32_t k = s->job->top_count;
   json_array_begin(w);
   for (int32_t at = first; at < first + count; at++) {
     shown_token_begin(call, s->tokens[at], s->logprobs[at], by_id, w);
     json_key(w, "top_logprobs");
     json_array_begin(w);
-    for (int32_t i = 0; i < k; i++) {
+    for (int32_t i = 0; i < top; i++) {
       shown_token_begin(call, s->top_tokens[at * k + i], s->top_logprobs[at * k + i], by_id, w);
       json_object_end(w);
     }

@@ -12,8 +12,9 @@ void shown_token(const struct generate_call *call, int32_t id, struct buf *out);
 /* {"token", "logprob", "bytes"} of the chat API; by_id: always token_id:N, as vLLM's token interface shows it.  The
  * object stays open. */
 void shown_token_begin(const struct generate_call *call, int32_t id, float logprob, bool by_id, struct json_writer *w);
-/* Tokens [first, first + count) of a sample in the chat API's form: an array with the likeliest beside each. */
+/* Tokens [first, first + count) of a sample in the chat API's form: an array with the `top` likeliest beside each, of
+ * those that the job has. */
 void shown_tokens_write(const struct generate_call *call, const struct sample *s, int32_t first, int32_t count,
-                        bool by_id, struct json_writer *w);
+                        int32_t top, bool by_id, struct json_writer *w);
 
 #endif

@@ -37,7 +37,7 @@ static void write_choice(const struct generate_call *call, const struct choice *
   if (details_of(call)->logprobs) {
     json_object_begin(w);
     json_key(w, "content");
-    shown_tokens_write(call, c->sample, piece->first, piece->count, true, w);
+    shown_tokens_write(call, c->sample, piece->first, piece->count, details_of(call)->top, true, w);
     json_object_end(w);
   } else {
     json_write_null(w);
@@ -50,7 +50,7 @@ static void write_choice(const struct generate_call *call, const struct choice *
 static void write_prompt_logprobs(const struct generate_call *call, struct json_writer *w) {
   json_key(w, "prompt_logprobs");
   if (details_of(call)->prompt_logprobs)
-    prompt_logprobs_write(call, call->jobs[0], w);
+    prompt_logprobs_write(call, call->jobs[0], details_of(call)->prompt_top, w);
   else
     json_write_null(w);
 }

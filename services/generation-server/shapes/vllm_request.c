@@ -57,6 +57,8 @@ static enum rc read_sampling(struct generate_params *p, struct vllm_details *d, 
   }
   d->logprobs = has_top;
   d->prompt_logprobs = has_prompt;
+  d->top = p->top_logprobs;
+  d->prompt_top = prompt_top;
   p->raw_logprobs = has_top;
   p->prompt_logprobs = has_prompt;
   if (prompt_top > p->top_logprobs) p->top_logprobs = prompt_top;
