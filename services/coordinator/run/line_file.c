@@ -38,8 +38,16 @@ static enum rc refill(struct line_file *f, struct err *err) {
   return RC_OK;
 }
 
+/* A frame of zstd, or one to be passed over, with which files of pzstd begin. */
+static bool is_zstd(const unsigned char *bytes, size_t len) {
+  static const unsigned char frame[] = {0x28, 0xb5, 0x2f, 0xfd}, passed_over[] = {0x2a, 0x4d, 0x18};
+  if (len < sizeof frame) return false;
+  return memcmp(bytes, frame, sizeof frame) == 0 ||
+         (bytes[0] >> 4 == 5 && memcmp(bytes + 1, passed_over, sizeof passed_over) == 0);
+}
+
 static enum rc begin(struct line_file *f, struct err *err) {
-  static const unsigned char gzip[] = {0x1f, 0x8b}, zstd[] = {0x28, 0xb5, 0x2f, 0xfd};
+  static const unsigned char gzip[] = {0x1f, 0x8b};
   const enum rc rc = refill(f, err);
   if (rc != RC_OK) return rc;
   if (f->packed_len >= 4 && memcmp(f->packed, "PAR1", 4) == 0)
@@ -49,7 +57,7 @@ static enum rc begin(struct line_file *f, struct err *err) {
     f->packing = GZIP;
     if (inflateInit2(&f->gzip, WINDOW_GZIP + AS_GZIP) != Z_OK)
       return err_set(err, RC_NO_MEMORY, NULL, "unpacking was refused memory");
-  } else if (f->packed_len >= sizeof zstd && memcmp(f->packed, zstd, sizeof zstd) == 0) {
+  } else if (is_zstd(f->packed, f->packed_len)) {
     f->packing = ZSTD;
     f->zstd = ZSTD_createDStream();
     if (!f->zstd || ZSTD_isError(ZSTD_initDStream(f->zstd)))

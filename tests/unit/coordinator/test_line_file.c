@@ -93,6 +93,23 @@ static void lines_end_with_a_newline_or_the_file(void **state) {
   expect("a||b\r|c|");
 }
 
+/* pzstd puts a frame that is passed over before each of the others; such a file counted as plain text. */
+static void files_of_zstd_may_begin_with_a_frame_that_is_passed_over(void **state) {
+  (void)state;
+  static const char passed_over[] = "\x50\x2a\x4d\x18\x04\0\0\0size", other[] = "\x5f\x2a\x4d\x18\0\0\0\0";
+  put(passed_over, sizeof passed_over - 1, "w");
+  put_zstd("a\nb", 3, "a");
+  put(passed_over, sizeof passed_over - 1, "a");
+  put_zstd("c\n", 2, "a");
+  expect("a|bc|");
+  put(other, sizeof other - 1, "w");
+  expect("");
+  put_zstd("a", 1, "a");
+  expect("a|");
+  put("\x60\x2a\x4d\x18\n", 5, "w");
+  expect("\x60\x2a\x4d\x18|");
+}
+
 /* Members and frames that follow each other are one file, as for gzip and zstd themselves; a line may lie across
  * them. */
 static void packed_files_are_their_content(void **state) {
@@ -181,6 +198,7 @@ static void damage_and_excess_are_refused(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(lines_end_with_a_newline_or_the_file),       cmocka_unit_test(packed_files_are_their_content),
+      cmocka_unit_test(files_of_zstd_may_begin_with_a_frame_that_is_passed_over),
       cmocka_unit_test(no_line_is_lost_at_an_edge),                 cmocka_unit_test(damage_and_excess_are_refused),
       cmocka_unit_test(a_long_line_is_passed_over_with_its_length),
   };
