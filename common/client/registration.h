@@ -38,8 +38,8 @@ struct registration_options {
 enum registration_word { SAY_NOTHING, SAY_WAITING, SAY_WARNING };
 enum registration_word registration_word(enum rc failure, int64_t waited_ms, enum registration_word said);
 
-/* --name and --advertise-url, before a service starts: what the coordinator would refuse for ever, and a worker's name is
- * a folder's too.  "": a default is made later.  RC_INVALID names the flag. */
+/* --name and --advertise-url, before a service starts: what the coordinator would refuse for ever, and a worker's name
+ * is a folder's too.  "": a default is made later.  RC_INVALID names the flag. */
 enum rc registration_check(const char *name, const char *advertise_url, struct err *err);
 enum rc registration_start(struct registration **out, const struct registration_options *options, struct err *err);
 /* Send a heartbeat now: something changed that the coordinator should know. */

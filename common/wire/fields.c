@@ -31,8 +31,8 @@ enum rc wire_check_url(const char *field, const char *text, struct err *err) {
   static const char plain[] = "http://", secure[] = "https://";
   const bool tls = strncmp(text, secure, sizeof secure - 1) == 0;
   const size_t len = strlen(text), head = tls ? sizeof secure - 1 : sizeof plain - 1;
-  bool ok = (tls || strncmp(text, plain, head) == 0) && len > head && len <= WIRE_URL_BYTES && text[head] != '/' && text[head] != ':' &&
-            text[len - 1] != '/';
+  bool ok = (tls || strncmp(text, plain, head) == 0) && len > head && len <= WIRE_URL_BYTES && text[head] != '/' &&
+            text[head] != ':' && text[len - 1] != '/';
   for (size_t i = 0; ok && i < len; i++) ok = text[i] > 0x20 && text[i] < 0x7F && !strchr("?#\"<>\\^`{|}@", text[i]);
   if (ok) return RC_OK;
   return err_set(

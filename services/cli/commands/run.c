@@ -69,7 +69,7 @@ static void print_head(const struct json *run) {
 
 enum rc run_list(struct session *s, int *status, struct err *err) {
   struct json *answer = NULL;
-  const enum rc rc = session_get(s, "/v1/runs?limit=1000", NULL, NULL, &answer, err); /* the most that are told at once */
+  const enum rc rc = session_get(s, "/v1/runs?limit=1000", NULL, NULL, &answer, err); /* the most at once */
   const struct json *runs = json_find(answer, "runs");
   *status = EXIT_DONE;
   for (size_t i = 0; !s->json && i < json_length(runs); i++) print_head(json_at(runs, i));
