@@ -26,6 +26,7 @@ struct line_file {
   ZSTD_DStream *zstd;
   struct buf window; /* unpacked, from `at` on not yet given out */
   size_t at, line_max, unpacked, unpacked_max;
+  bool begun; /* a line was given out */
 };
 
 static enum rc refill(struct line_file *f, struct err *err) {
@@ -158,6 +159,17 @@ static enum rc fill(struct line_file *f, bool *more, struct err *err) {
   return rc;
 }
 
+/* Editors put a byte order mark before a file's first line; it is no part of it.  A line that is too long stays so: it
+ * is not there as a whole. */
+static void pass_mark(struct line_file *f, const char **text, size_t *len) {
+  static const unsigned char mark[] = {0xef, 0xbb, 0xbf};
+  if (!f->begun && *len >= sizeof mark && *len <= f->line_max && memcmp(*text, mark, sizeof mark) == 0) {
+    *text += sizeof mark;
+    *len -= sizeof mark;
+  }
+  f->begun = true;
+}
+
 enum rc line_file_next(struct line_file *f, const char **text, size_t *len, struct err *err) {
   size_t seen = 0, passed = 0; /* passed: bytes of a line that is too long, which the window no longer holds */
   *text = NULL;
@@ -181,6 +193,7 @@ enum rc line_file_next(struct line_file *f, const char **text, size_t *len, stru
     *text = from;
     *len = (newline ? (size_t)(newline - from) : f->window.len - f->at) + passed;
     f->at = newline ? (size_t)(newline - f->window.data) + 1 : f->window.len;
+    pass_mark(f, text, len);
     return RC_OK;
   }
 }

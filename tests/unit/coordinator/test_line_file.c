@@ -93,6 +93,26 @@ static void lines_end_with_a_newline_or_the_file(void **state) {
   expect("a||b\r|c|");
 }
 
+/* It was refused as no JSON, "near" a character that nobody sees. */
+static void a_byte_order_mark_is_no_part_of_the_first_line(void **state) {
+  (void)state;
+  put("\xef\xbb\xbf" "a\n\xef\xbb\xbf" "b", 9, "w");
+  expect("a|\xef\xbb\xbf" "b|");
+  put("\xef\xbb\xbf\n", 4, "w");
+  expect("|");
+  put("\xef\xbb", 2, "w");
+  expect("\xef\xbb|");
+  put_gzip("\xef", 1, "wb");
+  put_gzip("\xbb\xbf" "a", 3, "ab");
+  expect("a|");
+  struct buf got = BUF_INIT;
+  struct err err = {0};
+  put("\xef\xbb\xbf" "abcd\ne\n", 10, "w");
+  assert_int_equal(lines_of(&got, 4, 1 << 20, &err), RC_OK);
+  assert_string_equal(got.data, "<7>|e|");
+  buf_free(&got);
+}
+
 /* pzstd puts a frame that is passed over before each of the others; such a file counted as plain text. */
 static void files_of_zstd_may_begin_with_a_frame_that_is_passed_over(void **state) {
   (void)state;
@@ -198,6 +218,7 @@ static void damage_and_excess_are_refused(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(lines_end_with_a_newline_or_the_file),       cmocka_unit_test(packed_files_are_their_content),
+      cmocka_unit_test(a_byte_order_mark_is_no_part_of_the_first_line),
       cmocka_unit_test(files_of_zstd_may_begin_with_a_frame_that_is_passed_over),
       cmocka_unit_test(no_line_is_lost_at_an_edge),                 cmocka_unit_test(damage_and_excess_are_refused),
       cmocka_unit_test(a_long_line_is_passed_over_with_its_length),
