@@ -2,8 +2,8 @@
  * engine/gradient_unit.h, in chunks of the same size, so the calls that reach the kernels are the trainer's own.
  *
  * Small passes are computed side by side, one on each lane, as gradient units are; large ones one after the other, with
- * all threads in each operation.  Called by the preprocessor's thread; a lane's learner belongs to the pass that has it.
- * Memory: the learners, made for forward passes alone. */
+ * all threads in each operation.  Called by the preprocessor's thread; a lane's learner belongs to the pass that has
+ * it.  Memory: the learners, made for forward passes alone. */
 #ifndef LEASEHOLD_TRAINER_SERVER_PREPROCESS_PASS_WORK_H
 #define LEASEHOLD_TRAINER_SERVER_PREPROCESS_PASS_WORK_H
 
