@@ -11,13 +11,10 @@ Variables: SEED (1), OUT (build/dapo), BIN (build/bin), ROUNDS and WARMUP (other
 same weights), CONTROL (shuffled; lr0: learning rate 0).  Called by `make demo-dapo`; needs Python and nothing else.
 """
 import atexit
-import fcntl
 import json
 import os
 import pathlib
 import re
-import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -25,6 +22,10 @@ import urllib.error
 import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "demo"))
+
+from own_place import set_apart, take_folder
+
 MODEL = HERE.parent / "demo/model"
 SEED = int(os.environ.get("SEED", 1))
 MODE = os.environ.get("MODE", "pipelined")
@@ -167,39 +168,13 @@ def table(before, after, control):
             print(f"  {figure + ', ' + level:28} " + " ".join(f"{cell:>10}" for cell in cells))
 
 
-def set_apart():
-    """All here talks plain http on the loopback address and keeps its own curves, whatever the caller's services, command line and proxies are told; and what ends this ends its services."""
-    for name in list(os.environ):
-        if name.startswith(("LEASEHOLD_TLS_", "LEASEHOLD_TRACK")) or name in ("LEASEHOLD_AUTH_TOKEN", "LEASEHOLD_TOKEN_DIR", "LEASEHOLD_BIND", "LEASEHOLD_ADVERTISE_URL"):
-            del os.environ[name]
-    os.environ["no_proxy"] = "127.0.0.1"
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: sys.exit("demo: interrupted, stopping the services"))
-
-
-def take_folder():
-    """Empties OUT, which must be a demo's or new, and which no other demo works in while this process lives."""
-    OUT.mkdir(parents=True, exist_ok=True)
-    if any(OUT.iterdir()) and not (OUT / "logs").is_dir():
-        sys.exit(f"demo: OUT would be emptied, and {OUT} holds other files than a demo's: name another folder")
-    try:
-        fcntl.flock(os.open(OUT, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        sys.exit(f"demo: another demo works in {OUT}: end it, or name another folder by OUT")
-    for path in OUT.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-
-
 def main():
     if CONTROL not in ("shuffled", "lr0") or MODE not in ("pipelined", "sync"):
         print("demo: expected CONTROL shuffled or lr0, and MODE pipelined or sync", file=sys.stderr)
         sys.exit(2)
-    set_apart()
+    set_apart("demo")
     began = time.monotonic()
-    take_folder()
+    take_folder("demo", OUT)
     for folder in ("logs", "ports"):
         (OUT / folder).mkdir(parents=True)
     atexit.register(stop_services)

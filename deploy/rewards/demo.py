@@ -8,11 +8,9 @@ Held-out accuracy is by the built-in verifier, which knows nothing of the server
 (build/demo-reward), BIN (build/bin), CONTROL ("", or shuffled: rewards permuted within each group; then nothing may be learned, and the run is not repeated).
 Exit status 1: it did not learn, or it learned as a control, or the weights differ, or a reward was missed.
 """
-import fcntl
 import json
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +20,10 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DATA = ROOT / "deploy/demo"
+sys.path.insert(0, str(DATA))
+
+from own_place import set_apart, take_folder
+
 OUT = pathlib.Path(os.environ.get("OUT", "build/demo-reward"))
 BIN = pathlib.Path(os.environ.get("BIN", "build/bin"))
 SEED, DOWN, CONTROL = int(os.environ.get("SEED", 1)), float(os.environ.get("DOWN", 20)), os.environ.get("CONTROL", "")
@@ -188,37 +190,11 @@ def demo(services):
     return problems
 
 
-def set_apart():
-    """All here talks plain http on the loopback address and keeps its own curves, whatever the caller's services, command line and proxies are told; and what ends this ends its services."""
-    for name in list(os.environ):
-        if name.startswith(("LEASEHOLD_TLS_", "LEASEHOLD_TRACK")) or name in ("LEASEHOLD_AUTH_TOKEN", "LEASEHOLD_TOKEN_DIR", "LEASEHOLD_BIND", "LEASEHOLD_ADVERTISE_URL"):
-            del os.environ[name]
-    os.environ["no_proxy"] = "127.0.0.1"
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: sys.exit("demo-reward: interrupted, stopping the services"))
-
-
-def take_folder():
-    """Empties OUT, which must be a demo's or new, and which no other demo works in while this process lives."""
-    OUT.mkdir(parents=True, exist_ok=True)
-    if any(OUT.iterdir()) and not (OUT / "logs").is_dir():
-        sys.exit(f"demo-reward: OUT would be emptied, and {OUT} holds other files than a demo's: name another folder")
-    try:
-        fcntl.flock(os.open(OUT, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        sys.exit(f"demo-reward: another demo works in {OUT}: end it, or name another folder by OUT")
-    for path in OUT.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-
-
 def main():
     if CONTROL not in ("", "shuffled"):
         sys.exit(f"demo-reward: CONTROL must be empty or shuffled, got '{CONTROL}'")
-    set_apart()
-    take_folder()
+    set_apart("demo-reward")
+    take_folder("demo-reward", OUT)
     (OUT / "logs").mkdir(parents=True)
     (OUT / "scores.py").write_text(SCORES)
     services = Services()
