@@ -44,7 +44,7 @@ def test_the_memory_table_is_what_the_services_plan(tmp_path, service, flags, mi
 
 
 def test_there_is_a_table_for_both_services():
-    assert [service for service, _, _ in memory_rows()] == ["trainer-server"] * 4 + ["generation-server"] * 2
+    assert [service for service, _, _ in memory_rows()] == ["trainer-server"] * 10 + ["generation-server"] * 2
 
 
 def test_every_flag_of_the_commands_exists():

@@ -106,9 +106,9 @@ enum rc run_attach(struct core *c, struct run_context *context, const struct dig
         BINDS(b_int(run), b_int(VERSION_CURRENT), b_digest(digest), b_int(!run_is_supervised(&context->config)),
               b_int(c->wall_ms)));
     if (rc == RC_OK) rc = origin_note(c, context, digest, err);
-    if (rc == RC_OK) rc = round_open(c, 0, 0, err);
   }
-  if (rc == RC_OK) rc = findings_note(c, context, err);
+  if (rc == RC_OK) rc = findings_note(c, context, err); /* a curriculum's first round asks for its counts */
+  if (rc == RC_OK && versions == 0) rc = round_open(c, 0, 0, err);
   if (rc == RC_OK && !run_is_supervised(&context->config)) slot_windows_begin(c->rounds->windows, run, c->now_ms);
   if (rc == RC_OK && again >= 0) rc = batches_again(c, run, again, err);
   if (rc == RC_OK && run_plans_rounds(&context->config))
