@@ -136,16 +136,18 @@ def test_no_event_shows_half_a_character(wide_models, tmp_path):
     (model / "tokenizer.json").write_text(json.dumps(tokenizer))
     with Standalone(tmp_path) as alone:
         server = alone.start("gen", "generation-server", ["--model", model, "--log-level", "warn"])
-        seen = set()
-        for seed in range(3):
+        seen = False
+        for seed in range(40):  # a busy machine tells many tokens at once
             sampling = {"max_new_tokens": 80, "seed": seed, "logit_bias": {"264": 100, "265": 100, "266": 100}, "frequency_penalty": 2, "ignore_eos": True}
             body = {"input_ids": PROMPT, "sampling_params": sampling}
             texts = [event["text"] for event in events(server, {**body, "stream": True})]
             for before, after in zip(texts, texts[1:]):
                 assert after.startswith(before), (before[-5:], after[-8:])
             assert texts[-1] == post(server, "/generate", body)["text"]
-            seen.add(len(texts) > 20 and "é" in texts[-1])
-        assert True in seen, "events came while tokens were decoded"
+            seen = seen or (len(texts) > 20 and "é" in texts[-1])
+            if seen and seed >= 2:
+                break
+        assert seen, "events came while tokens were decoded"
 
 
 def test_tokens_come_as_they_are_decoded(slow_server):
