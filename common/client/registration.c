@@ -179,17 +179,11 @@ static void *registration_main(void *argument) {
   return NULL;
 }
 
-/* With the flag before what was expected of it. */
-static enum rc of_flag(enum rc rc, struct err *err) {
-  if (rc == RC_OK) return rc;
-  const struct err said = *err;
-  return err_set(err, rc, said.field, "--%s: %s", said.field, said.message);
-}
-
 enum rc registration_check(const char *name, const char *advertise_url, struct err *err) {
-  enum rc rc = *name ? wire_check_name("name", name, err) : RC_OK;
-  if (rc == RC_OK && *advertise_url) rc = wire_check_url("advertise-url", advertise_url, err);
-  return of_flag(rc, err);
+  struct err why;
+  enum rc rc = *name ? wire_check_name("name", name, &why) : RC_OK;
+  if (rc == RC_OK && *advertise_url) rc = wire_check_url("advertise-url", advertise_url, &why);
+  return rc == RC_OK ? rc : err_set(err, rc, why.field, "--%s: %s", why.field, why.message);
 }
 
 enum rc registration_start(struct registration **out, const struct registration_options *options, struct err *err) {

@@ -1,4 +1,5 @@
 """The command line `leasehold`: what it prints is the API's, its exit status tells scripts how it went, and -v prints calls that can be made by hand."""
+import contextlib
 import http.server
 import json
 import socket
@@ -153,16 +154,23 @@ class Scripted(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def scripted(script, rounds, *args):
+@contextlib.contextmanager
+def scripted_coordinator(script, rounds):
+    """It, and its URL."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Scripted)
     server.script, server.rounds, server.looks, server.whole = script, rounds, 0, 0
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        done = leasehold(f"http://127.0.0.1:{server.server_port}", *args)
-        assert server.whole == 0, "the run's whole history was asked for, and not shown"
-        return done
+        yield server, f"http://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
+
+
+def scripted(script, rounds, *args):
+    with scripted_coordinator(script, rounds) as (server, url):
+        done = leasehold(url, *args)
+        assert server.whole == 0, "the run's whole history was asked for, and not shown"
+        return done
 
 
 def test_a_flag_may_have_its_value_behind_it():
@@ -201,11 +209,6 @@ def test_watching_goes_on_while_the_coordinator_is_started_again():
 def test_an_answer_that_could_not_be_written_is_no_success():
     """As on a full disk: a script would go on with half of it."""
     for args in (["run", "list", "--json"], ["run", "show", "r1"], ["run", "watch", "r1"]):
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Scripted)
-        server.script, server.rounds, server.looks, server.whole = ["completed"], 3, 0, 0
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        command = [BIN / "leasehold", "--coordinator", f"http://127.0.0.1:{server.server_port}", *args]
-        with open("/dev/full", "w") as full:
-            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
-        server.shutdown()
+        with scripted_coordinator(["completed"], 3) as (_, url), open("/dev/full", "w") as full:
+            done = subprocess.run([BIN / "leasehold", "--coordinator", url, *args], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
         assert done.returncode == 1 and "standard output did not take all" in done.stderr, (args, done)

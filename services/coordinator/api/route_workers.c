@@ -1,10 +1,8 @@
 /* Answers the routes by which workers register, report and leave, and the one that lists them. */
 #include "services/coordinator/api/route_workers.h"
 
-#include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "common/base/log.h"
 #include "services/coordinator/pool/leases.h"
@@ -25,19 +23,8 @@
 
 /* ---- POST /v1/workers ---- */
 
+/* What the message alone does not tell: its name and URL were read as such. */
 static enum rc check_registration(const struct worker_register *m, struct err *err) {
-  size_t len = strlen(m->name);
-  if (len == 0 || len >= LIMIT_NAME_MAX)
-    return err_set(err, RC_INVALID, "name", "expected 1 to %d characters, got %zu", LIMIT_NAME_MAX - 1, len);
-  for (size_t i = 0; i < len; i++) {
-    char ch = m->name[i];
-    if (!isalnum((unsigned char)ch) && ch != '.' && ch != '_' && ch != '-')
-      return err_set(err, RC_INVALID, "name", "expected letters, digits, '.', '_' and '-', got '%.100s'", m->name);
-  }
-  if (strncmp(m->url, "http://", 7) != 0 && strncmp(m->url, "https://", 8) != 0)
-    return err_set(err, RC_INVALID, "url", "expected http://host:port, got '%.100s'", m->url);
-  if (strlen(m->url) >= LIMIT_URL_MAX)
-    return err_set(err, RC_INVALID, "url", "expected at most %d bytes", LIMIT_URL_MAX - 1);
   if (m->slots < 0 || m->slots > LIMIT_SLOTS || (m->kind == WORKER_GENERATION && m->slots == 0)) {
     return err_set(err, RC_INVALID, "slots", "expected 1 to %d for a generation-server and 0 for any other, got %d",
                    LIMIT_SLOTS, m->slots);

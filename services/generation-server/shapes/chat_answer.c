@@ -57,11 +57,9 @@ static void write_calls(const struct generate_call *call, const struct choice *c
 }
 
 static void write_finish(const struct choice *c, bool last, bool called, struct json_writer *w) {
-  const enum finish_reason finish = last ? choice_finish(c) : FINISH_ABORT; /* not final before */
-  json_kv_string(w, "finish_reason",
-                 !last                             ? NULL
-                 : called && finish == FINISH_STOP ? "tool_calls"
-                                                   : finish_reason_name(finish));
+  const char *reason = NULL; /* how it ended is known once it has */
+  if (last) reason = called && choice_finish(c) == FINISH_STOP ? "tool_calls" : finish_reason_name(choice_finish(c));
+  json_kv_string(w, "finish_reason", reason);
 }
 
 static void begin_answer(const struct generate_call *call, const char *object, struct json_writer *w) {
