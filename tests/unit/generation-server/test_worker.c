@@ -265,6 +265,31 @@ static struct server *start_worker_server(void) {
   return start_server(&options);
 }
 
+/* Grants the lease as it stands and has the engine rest within it, so that what comes next meets a lease that is
+ * sampled: after so many tokens at least and before its last.  A lease that ended while this thread stood still is
+ * granted anew.  The engine goes on by engine_resume; returns the index of this lease's result. */
+static int pause_within_a_lease(struct server *s, int64_t tokens) {
+  struct engine *e = engine_of(s);
+  for (int i = 0; i < RESULTS_MAX / 2; i++) {
+    struct engine_counters first, n;
+    lock();
+    const int result = play.result_count;
+    const int64_t drawn = (int64_t)play.lease_samples * play.lease_tokens - play.partial_tokens;
+    play.lease_due = true;
+    unlock();
+    engine_read_counters(e, &first);
+    AWAIT((engine_read_counters(e, &n), n.tokens_sampled - first.tokens_sampled >= tokens), "no tokens") continue;
+    assert_int_equal(engine_pause(e, ENGINE_PAUSE_KEEP), RC_OK);
+    AWAIT(engine_paused(e), "it does not rest") continue;
+    engine_read_counters(e, &n);
+    if (n.tokens_sampled - first.tokens_sampled < drawn) return result;
+    assert_int_equal(engine_resume(e), RC_OK);
+    wait_count(&play.result_count, result + 1, "results");
+  }
+  fail_msg("%d leases ended before the engine could rest", RESULTS_MAX / 2);
+  return 0;
+}
+
 static void starts_without_a_trainer_and_serves_leases_once_there_is_one(void **state) {
   (void)state;
   struct server *s = start_worker_server();
@@ -423,26 +448,25 @@ static void weights_with_another_digest_are_not_activated(void **state) {
 static void draining_hands_leases_back(void **state) {
   (void)state;
   struct server *s = start_worker_server();
-  struct engine_counters n = {0};
-  lock();
+  play.lease_samples = 200;
   play.lease_tokens = 120;
-  play.lease_due = true;
-  play.refuse_results = 3; /* handing back takes its time, and the coordinator is told meanwhile */
-  unlock();
   announce(0);
   wait_for_version(s, 0);
-  const int64_t until_ms = clock_monotonic_ms() + WAIT_MS;
-  while (n.tokens_sampled < 3 && clock_monotonic_ms() < until_ms) engine_read_counters(engine_of(s), &n);
+  const int result = pause_within_a_lease(s, 3);
+  lock();
+  play.refuse_results = 3; /* handing back takes its time, and the coordinator is told meanwhile */
+  unlock();
   server_stop(s);
-  assert_int_equal(play.result_count, 1);
+  assert_int_equal(play.result_count, result + 1);
   assert_int_equal(play.leaves, 1);
-  assert_int_equal(play.results_at_leave, 1); /* it left when all was handed back */
+  assert_int_equal(play.results_at_leave, result + 1); /* it left when all was handed back */
   assert_true(play.draining_seen);
-  const struct lease_result *r = &play.results[0].result;
-  if (r->handed_back) { /* a fast machine may have finished it */
-    for (size_t i = 0; i < r->sample_count; i++) assert_int_equal(r->samples[i].finish, FINISH_ABORT);
-  }
-  assert_int_equal(r->sample_count, 3);
+  const struct lease_result *r = &play.results[result].result;
+  assert_true(r->handed_back);
+  assert_int_equal(r->sample_count, 200);
+  int aborted = 0;
+  for (size_t i = 0; i < r->sample_count; i++) aborted += r->samples[i].finish == FINISH_ABORT;
+  assert_true(aborted > 0);
 }
 
 /* A coordinator that was started again refuses the old epoch: the server registers anew, and posts nothing of
@@ -519,22 +543,21 @@ static void a_lost_lease_is_not_decoded_any_more(void **state) {
   lock();
   play.lease_samples = 500;
   play.lease_tokens = 120;
-  play.lease_due = true;
   unlock();
   announce(0);
   wait_for_version(s, 0);
-  const int64_t until_ms = clock_monotonic_ms() + WAIT_MS;
-  while (n.tokens_sampled == 0 && clock_monotonic_ms() < until_ms) engine_read_counters(engine_of(s), &n);
+  const int result = pause_within_a_lease(s, 1);
   lock();
   play.lost = "r1.0.2.0-2";
   unlock();
-  while ((leases_held(s->leases) > 0 || n.slots_busy > 0 || n.samples_waiting > 0) && clock_monotonic_ms() < until_ms)
-    engine_read_counters(engine_of(s), &n);
-  assert_int_equal(leases_held(s->leases), 0);
-  assert_int_equal(n.slots_busy, 0);
-  assert_int_equal(n.samples_waiting, 0);
-  assert_true(n.tokens_sampled > 0 && n.tokens_sampled < 500 * 120);
-  assert_int_equal(play.result_count, 0);
+  AWAIT(leases_held(s->leases) == 0, "it is still held") continue;
+  engine_read_counters(engine_of(s), &n);
+  const int64_t drawn = n.tokens_sampled;
+  assert_int_equal(engine_resume(engine_of(s)), RC_OK);
+  AWAIT((engine_read_counters(engine_of(s), &n), n.slots_busy == 0 && n.samples_waiting == 0), "%lld and %lld are left",
+        (long long)n.slots_busy, (long long)n.samples_waiting) continue;
+  assert_int_equal(n.tokens_sampled, drawn);
+  assert_int_equal(play.result_count, result);
   server_stop(s);
 }
 
@@ -731,18 +754,15 @@ static void a_version_waits_for_samples_that_compute_again(void **state) {
   options.model.slots = 32;
   options.model.prefill_chunk = 1;
   struct server *s = start_server(&options);
-  struct engine_counters n = {0};
   lock();
   play.lease_samples = 200;
   play.lease_tokens = 110;
   play.lease_lag = 2;
   play.lease_kv = LEASE_KV_RECOMPUTE;
-  play.lease_due = true;
   unlock();
   announce(0);
   wait_for_version(s, 0);
-  const int64_t until_ms = clock_monotonic_ms() + WAIT_MS;
-  while (n.tokens_sampled < 32 * 50 && clock_monotonic_ms() < until_ms) engine_read_counters(engine_of(s), &n);
+  const int result = pause_within_a_lease(s, 32 * 50);
   const int before = metric_of(s, "leasehold_generation_recompute_seconds_count");
   lock();
   play.current.has = false; /* the pushes say what is current */
@@ -750,11 +770,12 @@ static void a_version_waits_for_samples_that_compute_again(void **state) {
   push_announced(s, 1, 200);
   wait_for_version(s, 1);
   push_announced(s, 2, 200);
+  assert_int_equal(engine_resume(engine_of(s)), RC_OK);
   wait_for_version(s, 2);
-  wait_count(&play.result_count, 1, "results");
+  wait_count(&play.result_count, result + 1, "results");
   assert_int_equal(metric_of(s, "leasehold_generation_recompute_seconds_count"), before + 2);
   lock();
-  const struct lease_result *r = &play.results[0].result;
+  const struct lease_result *r = &play.results[result].result;
   int ran_under[3] = {0};
   for (size_t i = 0; i < r->sample_count; i++) {
     assert_int_equal(r->samples[i].spans[0].version, 0);
@@ -775,22 +796,22 @@ static void a_lease_of_two_versions_crosses_a_swap(void **state) {
     struct server *s = start_worker_server();
     struct engine_counters n = {0};
     lock();
-    play.lease_samples = 60;
+    play.lease_samples = 200;
     play.lease_tokens = 100;
     play.partial_tokens = 4; /* one is ahead of the others, so that never all end in one step */
     play.lease_lag = 1;
     play.lease_kv = recompute ? LEASE_KV_RECOMPUTE : LEASE_KV_KEEP;
-    play.lease_due = true;
     unlock();
     announce(0);
     wait_for_version(s, 0);
-    const int64_t until_ms = clock_monotonic_ms() + WAIT_MS;
-    while (n.tokens_sampled < 100 && clock_monotonic_ms() < until_ms) engine_read_counters(engine_of(s), &n);
+    const int result = pause_within_a_lease(s, 100);
     push_announced(s, 1, 200);
     announce(1); /* said before its first push has come it would be pulled */
-    wait_count(&play.result_count, 1 + recompute, "results");
+    wait_for_version(s, 1);
+    assert_int_equal(engine_resume(engine_of(s)), RC_OK);
+    wait_count(&play.result_count, result + 1, "results");
     lock();
-    const struct lease_result *r = &play.results[recompute].result;
+    const struct lease_result *r = &play.results[result].result;
     assert_false(r->handed_back);
     assert_true(digest_equal(&r->loaded_digest, &play.versions[1].digest));
     int crossed = 0, kept = 0;
