@@ -33,9 +33,10 @@ def make_model(folder, family):
     return folder
 
 
-def tensor_names(path):
+def tensor_bytes(path):
     with open(path, "rb") as file:
-        return [name for name in json.loads(file.read(struct.unpack("<Q", file.read(8))[0])) if name != "__metadata__"]
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+    return {name: at["data_offsets"][1] - at["data_offsets"][0] for name, at in header.items() if name != "__metadata__"}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -57,8 +58,11 @@ def test_the_same_weights_from_unlike_pools(tmp_path, family):
         assert run["totals"]["logprob_unequal"] == 0 and run["totals"]["logprob_max_abs_diff"] == 0
         assert all(row["exact"] for row in run["history"])
     assert {w["name"] for w in status["totals"]["workers"] if w["samples"] > 0} == {"small", "large"}
-    names = tensor_names(checkpoints[-1])
+    names = tensor_bytes(checkpoints[-1])
     assert any("qkv_proj" in name for name in names) == (family == "phi3")
     assert any(name == "model.layers.1.mlp.experts.5.down_proj.weight" for name in names) == (family == "qwen3_moe")
     assert any(name.endswith("q_proj.bias") for name in names) == (family in ("qwen2", "llama"))
     assert json.loads((checkpoints[-1].parent / "config.json").read_text())["model_type"] == family
+    # vLLM and SGLang load every .safetensors file of a folder, the optimizer's too, but for an index that names the weights' alone
+    index = json.loads((checkpoints[-1].parent / "model.safetensors.index.json").read_text())
+    assert index["weight_map"] == dict.fromkeys(names, "model.safetensors") and index["metadata"]["total_size"] == sum(names.values())

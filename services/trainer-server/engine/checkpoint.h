@@ -1,6 +1,6 @@
 /* Checkpoints: a Hugging Face folder that transformers can load, plus what training needs to go on.
  *
- *   STATE/<run>/v<version>/  the model's small files (model_files.h), model.safetensors (bf16)
+ *   STATE/<run>/v<version>/  the model's small files (model_files.h), model.safetensors (bf16) and its index,
  *                            optimizer.safetensors (masters, moments: fp32, or in 8 bits)  trainer_state.json (run,
  *   version, digests, steps, config, history)
  *   STATE/<run>/kept.json    which of them stay (struct kept_checkpoints)
