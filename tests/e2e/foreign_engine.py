@@ -8,6 +8,7 @@ Its draws depend on the name of the sample alone, so that a test sees the same r
   lag_seconds   it says so at once, and loads later
   slow_seconds  every request takes so much longer
   full          so many requests are refused with 429
+  closed        every request is refused with 403, as by vLLM without --enable-scale-out
   aside         URL of another server, which real requests are sent to, while probes are answered with the weights that were loaded
 
 `forget()` is a restart with the weights that it began with.  Standard library only; every thread ends with `close()`.
@@ -51,6 +52,7 @@ class ForeignEngine:
         self.lag_seconds = self.slow_seconds = 0
         self.aside = None
         self.full = 0
+        self.closed = False
         self.running = self.loaded_beside = 0  # real requests; loads that began beside one
         self.pushed = 0
         self.paused = False
@@ -159,6 +161,8 @@ class ForeignEngine:
 
     def generate(self, name, ids, max_new, temperature, stop, ignore_eos):
         is_probe = ids == PROBE_PROMPT
+        if self.closed:
+            raise Refusal(403, {"error": {"message": "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."}})
         if not is_probe:
             with self.lock:
                 self.full -= 1

@@ -99,15 +99,17 @@ static enum rc read_checksum(const struct engine_client *c, struct digest *out, 
   return rc;
 }
 
-static enum rc probe(const struct engine_client *c, struct evidence *out, int64_t deadline_ms, struct err *err) {
+/* A fixed greedy request; out may be NULL. */
+static enum rc probe(const struct engine_client *c, int32_t tokens, struct evidence *out, int64_t deadline_ms,
+                     struct err *err) {
   int32_t prompt[PROBE_PROMPT];
   struct arena arena = ARENA_INIT;
   struct engine_answer answer;
   for (int32_t i = 0; i < PROBE_PROMPT; i++) prompt[i] = i + 1; /* in every vocabulary */
   const struct engine_request r = {
-      .id = "leasehold-probe", .model = c->model, .token_ids = {prompt, PROBE_PROMPT}, .max_new_tokens = PROBE_TOKENS};
+      .id = "leasehold-probe", .model = c->model, .token_ids = {prompt, PROBE_PROMPT}, .max_new_tokens = tokens};
   const enum rc rc = engine_generate(c, &r, &answer, &arena, deadline_ms, err);
-  if (rc == RC_OK) {
+  if (rc == RC_OK && out) {
     out->probe_count = (int32_t)answer.token_ids.count;
     memcpy(out->probe_ids, answer.token_ids.items, answer.token_ids.count * sizeof *out->probe_ids);
     memcpy(out->probe_logprobs, answer.logprobs.items, answer.logprobs.count * sizeof *out->probe_logprobs);
@@ -127,7 +129,7 @@ enum rc engine_observe(const struct engine_client *c, bool wants_checksum, struc
     out->has_checksum = rc == RC_OK;
     if (rc != RC_NOT_FOUND) return rc;
   }
-  return probe(c, out, end_ms - clock_monotonic_ms(), err);
+  return probe(c, PROBE_TOKENS, out, end_ms - clock_monotonic_ms(), err);
 }
 
 /* An engine may say in a whole answer that it did nothing. */
@@ -163,7 +165,7 @@ enum rc engine_load(const struct engine_client *c, const char *path, const char 
     else if (rc == RC_NOT_FOUND && (call->optional || call->or_next))
       rc = RC_OK;
   }
-  if (rc == RC_OK) return RC_OK;
+  if (rc == RC_OK) return probe(c, 1, NULL, end_ms - clock_monotonic_ms(), err);
   struct engine_client kept = *c; /* an engine that is left paused serves nobody, so this is not cut by a stop */
   kept.http = c->kept_http;
   for (call = c->wire->load; call < end && call->path; call++)

@@ -25,7 +25,8 @@ enum rc engine_version(const struct engine_client *c, char out[ENGINE_VERSION_MA
 /* Version and checksum; the probe where there is no checksum, or none is wanted. */
 enum rc engine_observe(const struct engine_client *c, bool wants_checksum, struct evidence *out, int64_t deadline_ms,
                        struct err *err);
-/* Has the engine load the folder at `path` (as the engine sees it) and call it `version`.  Needs kept_http. */
+/* Has the engine load the folder at `path` (as the engine sees it), call it `version`, and sample a token: one whose
+ * generate route is closed (vLLM without --enable-scale-out) must hold no lease.  Needs kept_http. */
 enum rc engine_load(const struct engine_client *c, const char *path, const char *version, int64_t deadline_ms,
                     struct err *err);
 

@@ -250,8 +250,8 @@ static enum rc write_weights(const char *dir, const struct buf *bytes, const str
   return rc;
 }
 
-/* Engines that load every .safetensors file of a folder (vLLM, SGLang) load those alone that an index beside them names,
- * so the optimizer's is none of them. */
+/* Engines that load every .safetensors file of a folder (vLLM, SGLang) load, where an index lies beside them, those
+ * alone that it names: not the optimizer's. */
 static enum rc write_index(const char *dir, const struct buf *weights, struct err *err) {
   struct st_file *file;
   struct buf text = BUF_INIT;
