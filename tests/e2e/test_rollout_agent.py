@@ -116,6 +116,18 @@ def test_a_peer_that_lies_about_its_version_is_caught(pool, wire, checksums):
     pool.wait_until("it is believed again", pool.agent_ready)
 
 
+def test_an_engine_that_refuses_to_generate_holds_no_lease(pool):
+    """Its weights are shown by checksums alone, which says nothing of its other routes: leases went to it and back for ever, and the run waited for nothing."""
+    pool.add_engine("vllm")
+    pool.engine.closed = True
+    run = pool.create_run(config(rounds=1))
+    pool.agent.wait_log("holds no lease: /inference/v1/generate: status 403: .*--enable-scale-out")
+    pool.wait_until("the run says what it waits for", lambda: "has the weights" in (pool.status(run)["waiting_for"] or ""))
+    assert not pool.agent_ready() and pool.status(run)["totals"]["leases_granted"] == 0
+    pool.engine.closed = False
+    pool.wait(run)
+
+
 def test_an_engine_that_has_forgotten_its_weights_hands_back(pool):
     """It comes back with the weights that it began with, in the middle of a round: nothing of them is accepted."""
     pool.add_engine("vllm")
@@ -254,6 +266,8 @@ def test_log_probabilities_of_raw_logits_are_no_behaviour_at_another_temperature
     warm["sampling"] = {**warm["sampling"], "temperature": 0.7}
     run = pool.create_run(warm)
     pool.agent.wait_log("lease .* is handed back: .* samples at temperature 0.69")
+    pool.wait_until("the run says why nobody samples", lambda: "(agent) gets no leases" in (pool.status(run)["waiting_for"] or ""))
+    assert "at temperature 0.69" in pool.status(run)["waiting_for"]
     assert not pool.engine.requests
     assert pool.agent.stop() == 0
     pool.agent.restart([*pool.agent.args, "--engine-logprobs", "processed"])

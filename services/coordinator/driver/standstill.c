@@ -28,6 +28,18 @@ static enum rc samples_look(struct store *s, int64_t run, struct samples_now *ou
   return rc;
 }
 
+/* What the query finds, if anything, behind what it means. */
+static enum rc say_text(struct store *s, int64_t run, const char *sql, const char *means, char why[ERR_MESSAGE_MAX],
+                        struct err *err) {
+  struct rows q;
+  bool row = false;
+  enum rc rc = store_query(s, &q, err, sql, BINDS(b_int(run)));
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  if (rc == RC_OK && row) snprintf(why, ERR_MESSAGE_MAX, "%s: %.900s", means, rows_text(&q, 0, NULL));
+  rows_end(&q);
+  return rc;
+}
+
 /* A server that has another version says so itself while it loads this one; only who has it can be given a lease. */
 static enum rc samplers_missing(struct store *s, const struct active_run *a, char why[ERR_MESSAGE_MAX],
                                 struct err *err) {
@@ -36,7 +48,11 @@ static enum rc samplers_missing(struct store *s, const struct active_run *a, cha
                          "SELECT EXISTS (SELECT 1 FROM workers INDEXED BY workers_live WHERE live = 1 AND kind = ?1 "
                          "AND ready = 1 AND draining = 0 AND loaded_digest = ?2)",
                          BINDS(b_int(WORKER_GENERATION), b_digest(&a->digest)));
-  if (rc != RC_OK || fit) return rc;
+  if (rc != RC_OK) return rc;
+  if (fit)
+    return say_text(s, a->run,
+                    "SELECT detail FROM incidents WHERE run = ?1 AND kind = 'lease_refused' ORDER BY id DESC LIMIT 1",
+                    "nobody takes the samples that wait", why, err);
   rc = store_int(s, &registered, err,
                  "SELECT count(*) FROM workers INDEXED BY workers_live WHERE live = 1 AND kind = ?1",
                  BINDS(b_int(WORKER_GENERATION)));
@@ -53,20 +69,6 @@ static enum rc samplers_missing(struct store *s, const struct active_run *a, cha
   return RC_OK;
 }
 
-static enum rc judge_missing(struct store *s, int64_t run, char why[ERR_MESSAGE_MAX], struct err *err) {
-  struct rows q;
-  bool row = false;
-  enum rc rc = store_query(s, &q, err,
-                           "SELECT last_error FROM reward_servers WHERE run = ?1 AND last_error IS NOT NULL ORDER BY "
-                           "term LIMIT 1",
-                           BINDS(b_int(run)));
-  if (rc == RC_OK) rc = rows_next(&q, &row, err);
-  if (rc == RC_OK && row)
-    snprintf(why, ERR_MESSAGE_MAX, "rewards of samples that are in are missing: %.900s", rows_text(&q, 0, NULL));
-  rows_end(&q);
-  return rc;
-}
-
 enum rc standstill_look(struct readers *readers, const struct active_run *a, char why[ERR_MESSAGE_MAX],
                         struct err *err) {
   struct store *s;
@@ -77,7 +79,11 @@ enum rc standstill_look(struct readers *readers, const struct active_run *a, cha
   if (rc != RC_OK) return rc;
   rc = samples_look(s, a->run, &now, err);
   if (rc == RC_OK && now.waiting && !now.leased) rc = samplers_missing(s, a, why, err);
-  if (rc == RC_OK && !now.waiting && !now.leased && now.unjudged) rc = judge_missing(s, a->run, why, err);
+  if (rc == RC_OK && !now.waiting && !now.leased && now.unjudged)
+    rc = say_text(s, a->run,
+                  "SELECT last_error FROM reward_servers WHERE run = ?1 AND last_error IS NOT NULL ORDER BY term "
+                  "LIMIT 1",
+                  "rewards of samples that are in are missing", why, err);
   readers_give(readers, s);
   return rc;
 }
