@@ -1,10 +1,12 @@
 """Where a run's weights come from: the model, what the trainer holds, or a checkpoint that is named; never, by accident, from what ran before."""
 import json
+import pathlib
 import shutil
+import subprocess
 
 import pytest
 
-from harness import DATA, Cluster, HttpError, call, digests, grpo_config, warmup_config
+from harness import BIN, DATA, Cluster, HttpError, call, digests, grpo_config, warmup_config
 from ranks import Ranks
 
 ROUNDS = 2
@@ -104,6 +106,76 @@ def test_a_checkpoint_that_a_queued_run_starts_from_stays_while_its_run_goes_on(
         assert rounds == 12 and 0 < version < 12
         assert [kept["version"] for kept in cluster.status(first)["checkpoints"]] == [0, version, 12]
         assert cluster.wait(second)["weights_from"][0] == {"run": first, "version": version, "digest": digests(cluster.status(first))[version - 1]}
+
+
+def keeps_one(rounds):
+    made = grpo(rounds=rounds, keep_last=1)
+    made["training"]["checkpoint_every"] = 1
+    return made
+
+
+@pytest.fixture(scope="module")
+def held_trainer(tmp_path_factory):
+    """A folder with a trainer that writes no checkpoint while `held` is there; one that would makes `waits`."""
+    folder = tmp_path_factory.mktemp("held")
+    source, library = pathlib.Path(__file__).with_name("held_checkpoint.c"), folder / "held_checkpoint.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+    program = folder / "trainer-server"
+    program.write_text(f'#!/bin/sh\nLD_PRELOAD={library} HELD=$PWD/held WAITS=$PWD/waits exec {BIN}/trainer-server "$@"\n')
+    program.chmod(0o755)
+    return folder
+
+
+def hold_step(cluster, mode):
+    """A run, with a step under way that is about to write its checkpoint; and what lets it."""
+    cluster.server = cluster.add_server("gen", "--slots", 16)
+    first = cluster.create_run({**keeps_one(1000), "mode": mode, "stage_timeout_ms": 600000})
+    cluster.wait_until("some rounds", lambda: len(cluster.status(first)["history"]) >= 3)
+    held = cluster.folder / "held"
+    held.touch()
+    cluster.wait_until("a step is about to write its checkpoint", (cluster.folder / "waits").exists)
+    return first, held.unlink
+
+
+@pytest.mark.parametrize("mode", ["pipelined", "inflight"])
+def test_a_checkpoint_that_a_run_is_posted_for_outlives_the_step_under_way(base_model, tmp_path, held_trainer, mode):
+    """The step had been sent before the run was posted, and removed the checkpoint: the run was paused in its turn, for good."""
+    with Cluster(tmp_path, model=base_model, trainer=["--threads", 1], trainer_bin=held_trainer) as cluster:
+        first, release = hold_step(cluster, mode)
+        second = cluster.create_run(grpo(start={"run": first, "version": "latest"}))
+        version = cluster.status(second)["config"]["start"]["version"]
+        release()
+        cluster.wait_until("more rounds", lambda: cluster.status(first)["version"] > version + 4)
+        call("POST", f"{cluster.coordinator.url}/v1/runs/{first}/stop")
+        assert cluster.wait(second)["weights_from"][0]["version"] == version
+
+
+@pytest.mark.parametrize("frozen", ["trainer", "server"])
+def test_what_a_step_under_way_leaves_unknown_is_to_be_asked_again(base_model, tmp_path, held_trainer, frozen):
+    """A trainer that could not be asked removed the checkpoint all the same; and where it had removed the latest that was known, the post was refused for good."""
+    with Cluster(tmp_path, model=base_model, trainer=["--threads", 1], trainer_bin=held_trainer) as cluster:
+        first, release = hold_step(cluster, "pipelined")
+        latest = grpo(start={"run": first, "version": "latest"})
+        known = cluster.status(first)["checkpoints"][-1]["version"]
+        if frozen == "trainer":
+            cluster.trainer.freeze()
+        else:
+            cluster.server.freeze()  # it takes no push, so the step does not end
+            release()
+            cluster.wait_until("the checkpoint is replaced", lambda: not (tmp_path / "state" / first / f"v{known}").exists())
+        with pytest.raises(HttpError) as caught:
+            cluster.create_run(latest)
+        error = caught.value.json()["error"]
+        assert (caught.value.status, error["field"]) == (503, "start") and f"a step of run {first} is under way" in error["message"]
+        if frozen == "trainer":
+            cluster.trainer.thaw()
+            release()
+        else:
+            cluster.server.thaw()
+        cluster.wait_until("the next is known", lambda: cluster.status(first)["checkpoints"][-1]["version"] > known)
+        call("POST", f"{cluster.coordinator.url}/v1/runs/{first}/stop")
+        cluster.wait(first, state="stopped")
+        assert cluster.status(cluster.create_run(latest))["config"]["start"]["version"] > known
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ enum rc run_start_find(struct core *c, struct run_config *config, struct err *er
   if (rc != RC_OK) return rc;
   rc = kept_versions_find(s, config, err);
   readers_give(core_readers(c), s);
-  return rc;
+  return rc == RC_OK && config->start_named == START_LATEST ? run_start_latest(c, config, err) : rc;
 }
 
 static enum rc post_run_decode(struct core *c, struct post_run *m, const struct json *body, struct arena *arena,

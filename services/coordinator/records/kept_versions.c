@@ -50,22 +50,29 @@ enum rc kept_versions_stay(struct store *s, const struct run_config *config, int
   return rc;
 }
 
+static enum rc config_of(struct store *s, int64_t run, struct run_config *out, bool *row, struct arena *arena,
+                         struct err *err) {
+  struct rows q;
+  *row = false;
+  enum rc rc = store_query(s, &q, err, "SELECT config FROM runs WHERE id = ?1", BINDS(b_int(run)));
+  if (rc == RC_OK) rc = rows_next(&q, row, err);
+  if (rc == RC_OK && *row) {
+    size_t len;
+    const char *text = rows_text(&q, 0, &len);
+    rc = run_config_parse_stored(out, text, len, arena, err);
+  }
+  rows_end(&q);
+  return rc;
+}
+
 /* The best by its configuration's keep_best that has a checkpoint; -1: there is none. */
 static enum rc find_best(struct store *s, int64_t run, int64_t *version, struct err *err) {
   struct arena arena = ARENA_INIT;
   struct run_config theirs = {0};
   struct json_i32s best = {0};
-  struct rows q;
   bool row = false;
   *version = -1;
-  enum rc rc = store_query(s, &q, err, "SELECT config FROM runs WHERE id = ?1", BINDS(b_int(run)));
-  if (rc == RC_OK) rc = rows_next(&q, &row, err);
-  if (rc == RC_OK && row) {
-    size_t len;
-    const char *text = rows_text(&q, 0, &len);
-    rc = run_config_parse_stored(&theirs, text, len, &arena, err);
-  }
-  rows_end(&q);
+  enum rc rc = config_of(s, run, &theirs, &row, &arena, err);
   if (rc == RC_OK && row) rc = kept_versions_best(s, &theirs, run, &best, &arena, err);
   for (size_t i = 0; rc == RC_OK && *version < 0 && i < best.count; i++) {
     int64_t kept = 0;
@@ -100,8 +107,25 @@ enum rc kept_versions_find(struct store *s, struct run_config *config, struct er
             : "there is no checkpoint of run %s that is known",
         name);
   config->start.version = version;
-  config->start_named = START_NUMBERED;
   return RC_OK;
+}
+
+enum rc kept_versions_newer(struct store *s, const struct run_config *config, int64_t *out, size_t most, size_t *count,
+                            struct err *err) {
+  struct arena arena = ARENA_INIT;
+  struct run_config theirs = {0};
+  int64_t run = 0, newest = -1;
+  bool row = false;
+  *count = 0;
+  enum rc rc = id_parse_run(&run, config->start.run, err);
+  if (rc == RC_OK) rc = config_of(s, run, &theirs, &row, &arena, err);
+  if (rc == RC_OK)
+    rc = store_int(s, &newest, err, "SELECT ifnull(max(version), -1) FROM versions WHERE run = ?1", BINDS(b_int(run)));
+  for (int64_t v = newest; rc == RC_OK && row && v > config->start.version && *count < most; v--)
+    if (v % theirs.training.checkpoint_every == 0 || v == theirs.rounds || kept_versions_wanted(&theirs, v))
+      out[(*count)++] = v;
+  arena_free(&arena);
+  return rc;
 }
 
 bool kept_versions_wanted(const struct run_config *config, int64_t version) {

@@ -26,6 +26,10 @@ enum rc kept_versions_stay(struct store *s, const struct run_config *config, int
 /* Where `start` names the best or the latest checkpoint of a run, its number in place of the word, as things stand now.
  * Nothing else is looked at: RC_INVALID where there is none.  A reader's connection. */
 enum rc kept_versions_find(struct store *s, struct run_config *config, struct err *err);
+/* The run's versions above config->start.version that have a checkpoint by now or will have one, newest first, though
+ * the trainer has not said so yet. */
+enum rc kept_versions_newer(struct store *s, const struct run_config *config, int64_t *out, size_t most, size_t *count,
+                            struct err *err);
 /* Pure: must this version have a checkpoint, so that it can be the best? */
 bool kept_versions_wanted(const struct run_config *config, int64_t version);
 /* The trainer's list, in place of the one before. */

@@ -111,7 +111,7 @@ struct run_config {
   struct keep_best keep_best;
   /* Where version 0's weights come from.  "model" for what trains, "current" for evaluate, where nothing is said. */
   struct run_start start;
-  /* "start": {"run", "version": "best" | "latest"} as it is posted: kept_versions_find puts the number in its place,
+  /* "start": {"run", "version": "best" | "latest"} as it was posted: kept_versions_find puts the number into `start`,
    * which is what is stored. */
   enum start_named start_named;
 };

@@ -7,11 +7,12 @@
 #include "common/base/log.h"
 #include "services/coordinator/decide/states.h"
 #include "services/coordinator/records/curriculum.h"
+#include "services/coordinator/records/kept_versions.h"
 #include "services/coordinator/trainer/model_files.h"
 #include "services/coordinator/trainer/trainer_target.h"
 #include "services/coordinator/store/ids.h"
 
-enum { ASK_MS = 5000 };
+enum { ASK_MS = 5000, NEWER_MAX = 8 };
 
 enum rc run_queue_check(struct store *s, struct err *err) {
   int64_t queued = 0;
@@ -110,6 +111,67 @@ static enum rc trainer_look(const struct trainer_client *t, const struct run_con
   return RC_OK;
 }
 
+/* Does the trainer have that version's checkpoint?  Then it stays for now. */
+static bool trainer_has(const struct trainer_client *t, const struct run_config *config, int64_t version,
+                        bool *answered) {
+  struct check_run m = {.start = config->start, .training = config->training};
+  struct check_run_answer answer;
+  struct arena arena = ARENA_INIT;
+  struct err err = {0};
+  m.start.version = version;
+  const enum rc rc = trainer_ask_run(t, &m, &answer, &arena, ASK_MS, &err);
+  arena_free(&arena);
+  *answered = rc == RC_OK || rc == RC_INVALID || rc == RC_UNSUPPORTED;
+  return rc == RC_OK;
+}
+
+enum rc run_start_latest(struct core *c, struct run_config *config, struct err *err) {
+  int64_t newer[NEWER_MAX];
+  size_t count = 0;
+  struct trainer_target trainer = {0};
+  struct http_client *http = NULL;
+  struct store *s;
+  bool answered = true;
+  enum rc rc = readers_take(core_readers(c), &s, err);
+  if (rc != RC_OK) return rc;
+  rc = kept_versions_newer(s, config, newer, NEWER_MAX, &count, err);
+  if (rc == RC_OK && count) rc = trainer_target_read(s, &trainer, err);
+  readers_give(core_readers(c), s);
+  if (rc != RC_OK || !trainer.found) return rc;
+  if ((rc = http_client_create_for(&http, core_options(c)->access, NULL, err)) != RC_OK) return rc;
+  const struct trainer_client t = {.http = http, .base_url = trainer.url};
+  trainer_has(&t, config, config->start.version, &answered); /* while the newer ones are asked for it is not replaced */
+  for (size_t i = 0; i < count && answered; i++) {
+    if (!trainer_has(&t, config, newer[i], &answered)) continue;
+    config->start.version = newer[i];
+    break;
+  }
+  http_client_destroy(http);
+  return RC_OK;
+}
+
+/* Is a step of the run under way that it starts from, which was sent before this run was known?  It may remove the
+ * checkpoint, unless the trainer has been asked for it: RC_UNAVAILABLE. */
+static enum rc start_certain(struct core *c, const struct run_start *start, struct err *err) {
+  struct store *s;
+  int64_t run = 0, steps = 0;
+  if (start->from != START_CHECKPOINT) return RC_OK;
+  enum rc rc = id_parse_run(&run, start->run, err);
+  if (rc == RC_OK) rc = readers_take(core_readers(c), &s, err);
+  if (rc != RC_OK) return rc;
+  rc = store_int(s, &steps, err,
+                 "SELECT count(*) FROM rounds JOIN runs ON runs.id = rounds.run WHERE run = ?1 AND runs.state IN (?2, "
+                 "?3, ?4) AND (rounds.state = ?5 OR (rounds.state = ?6 AND finished = 0))",
+                 BINDS(b_int(run), b_int(RUN_RUNNING), b_int(RUN_PAUSED), b_int(RUN_STOPPING), b_int(ROUND_STEPPING),
+                       b_int(ROUND_DONE)));
+  readers_give(core_readers(c), s);
+  if (rc != RC_OK || steps == 0) return rc;
+  return err_set(err, RC_UNAVAILABLE, "start",
+                 "a step of run %s is under way, so it cannot be told whether the checkpoint of version %" PRId64
+                 " stays; try again",
+                 start->run, start->version);
+}
+
 enum rc run_check(struct core *c, const struct run_config *config, const struct run_check_bounds *bounds,
                   struct err *err) {
   struct trainer_target trainer;
@@ -123,6 +185,13 @@ enum rc run_check(struct core *c, const struct run_config *config, const struct 
     const struct trainer_client t = {.http = http, .base_url = trainer.url};
     if (rc == RC_OK) rc = trainer_look(&t, config, &files, &context_max, &answered, err);
     http_client_destroy(http);
+  }
+  if (rc == RC_OK && !answered) rc = start_certain(c, &config->start, err);
+  const bool replaced = rc == RC_INVALID && config->start_named != START_NUMBERED && strcmp(err->field, "start") == 0;
+  struct err uncertain = {0}; /* what was named is gone, and what it names now is not known yet */
+  if (replaced && start_certain(c, &config->start, &uncertain) != RC_OK) {
+    *err = uncertain;
+    rc = err->rc;
   }
   if (rc == RC_OK) {
     rc = run_context_check(config, answered ? &files : NULL, context_max, core_options(c)->data_dir,

@@ -24,9 +24,13 @@ struct run_check_bounds {
   atomic_bool *stopping;             /* cuts calls to the trainer short */
 };
 /* RC_INVALID, with the field, and for a dataset its file and line; RC_TIMEOUT when the watch has ended it;
- * RC_NO_MEMORY when it could not be found out. */
+ * RC_NO_MEMORY when it could not be found out, RC_UNAVAILABLE when a step under way may take the checkpoint to start
+ * from. */
 enum rc run_check(struct core *c, const struct run_config *config, const struct run_check_bounds *bounds,
                   struct err *err);
+/* Puts the run's newest checkpoint into `start` in place of the newest that is known (kept_versions_find): in flight a
+ * step's is written beside the next one, and always the trainer tells of it later than it has it. */
+enum rc run_start_latest(struct core *c, struct run_config *config, struct err *err);
 /* As many runs wait as may: RC_FULL.  To be asked before anything costly. */
 enum rc run_room_check(struct core *c, struct err *err);
 

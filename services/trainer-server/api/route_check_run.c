@@ -1,6 +1,6 @@
-/* POST /v1/check-run: checks whether such a run could be opened here.  It changes nothing and promises nothing.  The
- * coordinator asks before it takes a run, so that the client who posts the run learns what this trainer would
- * refuse. */
+/* POST /v1/check-run: checks whether such a run could be opened here.  It promises nothing, and
+ * changes nothing but that the checkpoint to start from stays for a quarter of an hour.  The coordinator asks before it
+ * takes a run, so that the client who posts the run learns what this trainer would refuse. */
 #include "services/trainer-server/api/handlers.h"
 #include "services/trainer-server/engine/trainer.h"
 

@@ -4,10 +4,13 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/file.h"
@@ -683,7 +686,10 @@ void checkpoint_free(struct checkpoint *c) {
 
 /* ---- which of them stay ---- */
 
-static const char kept_file[] = "kept.json";
+static const char kept_file[] = "kept.json", asked_prefix[] = "asked-";
+/* Between asking for a checkpoint and removing it: guards the names asked-v<version> and v<version> against each
+ * other. */
+static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
 
 /* No file says that nothing is named. */
 static enum rc kept_forget(const char *dir, struct err *err) {
@@ -691,6 +697,48 @@ static enum rc kept_forget(const char *dir, struct err *err) {
   const enum rc rc = path_format(path, err, "%s/%s", dir, kept_file);
   if (rc != RC_OK || unlink(path) == 0 || errno == ENOENT) return rc;
   return err_set_errno(err, RC_IO, "removing %s", path);
+}
+
+static enum rc asked_path(char path[static LIMIT_PATH_MAX], const char *run_dir, int64_t version, struct err *err) {
+  return path_format(path, err, "%s/%sv%" PRId64, run_dir, asked_prefix, version);
+}
+
+bool checkpoint_ask(const char *state_dir, const char *run, int64_t version) {
+  char dir[LIMIT_PATH_MAX], path[LIMIT_PATH_MAX];
+  struct err err = {0};
+  pthread_mutex_lock(&asking);
+  const bool there = checkpoint_exists(state_dir, run, version);
+  if (there) {
+    enum rc rc = path_format(dir, &err, "%s/%s", state_dir, run);
+    if (rc == RC_OK) rc = asked_path(path, dir, version, &err);
+    const int fd = rc == RC_OK ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644) : -1;
+    if (rc == RC_OK && (fd < 0 || futimens(fd, NULL) != 0)) err_set_errno(&err, RC_IO, "writing %s", path);
+    if (fd >= 0) close(fd);
+    if (err.rc != RC_OK)
+      log_warn("a step under way may remove version %" PRId64 " of run %s: %s", version, run, err.message);
+  }
+  pthread_mutex_unlock(&asking);
+  return there;
+}
+
+/* What was asked for before that time and not since. */
+static enum rc asked_forget(const char *run_dir, int64_t since_ms, struct err *err) {
+  char path[LIMIT_PATH_MAX];
+  struct stat st;
+  enum rc rc = RC_OK;
+  DIR *dir = opendir(run_dir);
+  if (!dir) return errno == ENOENT ? RC_OK : err_set_errno(err, RC_IO, "listing %s", run_dir);
+  pthread_mutex_lock(&asking);
+  for (struct dirent *e; rc == RC_OK && (e = readdir(dir));) {
+    if (strncmp(e->d_name, asked_prefix, sizeof asked_prefix - 1) != 0) continue;
+    rc = path_format(path, err, "%s/%s", run_dir, e->d_name);
+    if (rc != RC_OK || stat(path, &st) != 0) continue;
+    const int64_t asked_ms = (int64_t)st.st_mtim.tv_sec * 1000 + st.st_mtim.tv_nsec / 1000000;
+    if (asked_ms < since_ms && unlink(path) != 0) rc = err_set_errno(err, RC_IO, "removing %s", path);
+  }
+  pthread_mutex_unlock(&asking);
+  closedir(dir);
+  return rc;
 }
 
 enum rc checkpoint_keep(const char *state_dir, const char *run, const struct kept_checkpoints *kept, struct err *err) {
@@ -710,6 +758,22 @@ enum rc checkpoint_keep(const char *state_dir, const char *run, const struct kep
   else if (rc == RC_OK)
     rc = file_write_atomic(path, text.data, text.len, err);
   buf_free(&text);
+  return rc == RC_OK ? asked_forget(dir, kept->asked_since_ms, err) : rc;
+}
+
+/* Takes a checkpoint its name, so that nobody finds it from here on, unless it was asked for. */
+static enum rc unname(const char *run_dir, int64_t version, char unnamed[static LIMIT_PATH_MAX], bool *asked,
+                      struct err *err) {
+  char path[LIMIT_PATH_MAX];
+  enum rc rc = asked_path(path, run_dir, version, err);
+  pthread_mutex_lock(&asking);
+  *asked = rc == RC_OK && file_exists(path);
+  if (rc == RC_OK && !*asked) {
+    rc = path_format(path, err, "%s/v%" PRId64, run_dir, version);
+    if (rc == RC_OK) rc = path_format(unnamed, err, "%s/%sv%" PRId64, run_dir, partial_prefix, version);
+    if (rc == RC_OK && rename(path, unnamed) != 0) rc = err_set_errno(err, RC_IO, "renaming %s", path);
+  }
+  pthread_mutex_unlock(&asking);
   return rc;
 }
 
@@ -835,11 +899,12 @@ enum rc checkpoint_prune(const char *state_dir, const char *run, int64_t newest,
     if (kept.last) keep = kept.last;
     for (size_t i = found.count; rc == RC_OK && i-- > 0;) {
       const int64_t version = found.items[i];
-      const bool stays = keep-- > 0 || version == 0 || version == newest || is_named(&kept, version);
+      bool stays = keep-- > 0 || version == 0 || version == newest || is_named(&kept, version);
+      if (!stays && version != reference) {
+        rc = unname(run_dir, version, path, &stays, err);
+        if (rc == RC_OK && !stays) rc = file_remove_tree(path, err);
+      }
       if (stays) reference = checkpoint_reference(version, reference_every); /* of all from it to this one */
-      if (stays || version == reference) continue;
-      rc = path_format(path, err, "%s/v%" PRId64, run_dir, version);
-      if (rc == RC_OK) rc = file_remove_tree(path, err);
     }
   }
   arena_free(&arena);

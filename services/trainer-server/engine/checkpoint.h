@@ -119,8 +119,13 @@ enum rc checkpoint_load_weights(const char *state_dir, const char *run, int64_t 
 struct kept_checkpoints {
   int64_t last;              /* the newest so many; 0: as many as the caller says */
   struct json_i32s versions; /* and these, sorted or not */
+  int64_t asked_since_ms;    /* and those asked for since then; by the wall clock */
 };
 enum rc checkpoint_keep(const char *state_dir, const char *run, const struct kept_checkpoints *kept, struct err *err);
+/* Whether there is a checkpoint of that version, for a run that may start from it but is not known to the steps under
+ * way: it stays until a checkpoint_keep whose asked_since_ms is later than now.  A file beside it, "asked-v<version>",
+ * tells a restart.  Any thread. */
+bool checkpoint_ask(const char *state_dir, const char *run, int64_t version);
 /* The versions of the run that have a checkpoint, oldest first, arena memory; none when the folder cannot be listed. */
 struct json_i32s checkpoint_versions(const char *state_dir, const char *run, struct arena *arena);
 /* The oldest of them above 0 that is among the newest `keep`; 0: there is none.  A restart may begin with it, when the
@@ -131,8 +136,8 @@ int64_t checkpoint_oldest(const char *state_dir, const char *run, int64_t keep);
 static inline int64_t checkpoint_reference(int64_t version, int32_t reference_every) {
   return reference_every > 0 ? version / reference_every * reference_every : 0;
 }
-/* Keeps v0, the newest `keep` of the run up to version `newest`, what checkpoint_keep named, and the references of
- * these; removes the rest, newer ones too, and what half-written ones left. */
+/* Keeps v0, the newest `keep` of the run up to version `newest`, what checkpoint_keep named, what was asked for, and
+ * the references of these; removes the rest, newer ones too, and what half-written ones left. */
 enum rc checkpoint_prune(const char *state_dir, const char *run, int64_t newest, int64_t keep, int32_t reference_every,
                          struct err *err);
 

@@ -51,9 +51,7 @@ enum rc start_weights_initial(struct engine *e, struct err *err) {
   return RC_OK;
 }
 
-enum rc start_weights_check(const struct trainer_options *options, const struct run_start *start, struct err *err) {
-  if (start->from != START_CHECKPOINT || checkpoint_exists(options->state_dir, start->run, start->version))
-    return RC_OK;
+static enum rc not_kept(const struct trainer_options *options, const struct run_start *start, struct err *err) {
   return err_set(
       err, RC_INVALID, "start",
       "the trainer keeps no checkpoint of run %s, version %" PRId64
@@ -62,13 +60,18 @@ enum rc start_weights_check(const struct trainer_options *options, const struct 
       start->run, start->version, options->keep_checkpoints);
 }
 
+enum rc start_weights_ask(const struct trainer_options *options, const struct run_start *start, struct err *err) {
+  return start->from != START_CHECKPOINT || checkpoint_ask(options->state_dir, start->run, start->version)
+             ? RC_OK
+             : not_kept(options, start, err);
+}
+
 enum rc start_weights_load(struct engine *e, const struct run_start *start, struct err *err) {
   if (start->from == START_MODEL && board_current(e->board)->run[0] == 0)
     return RC_OK; /* nothing was done to them yet */
   if (start->from == START_MODEL) return start_weights_initial(e, err);
   if (start->from != START_CHECKPOINT) return RC_OK;
-  const enum rc rc = start_weights_check(&e->options, start, err);
-  if (rc != RC_OK) return rc;
+  if (!checkpoint_exists(e->options.state_dir, start->run, start->version)) return not_kept(&e->options, start, err);
   return checkpoint_load_weights(e->options.state_dir, start->run, start->version, e->learning.weights, err);
 }
 

@@ -15,7 +15,9 @@
 #include "services/trainer-server/fault.h"
 #include "services/trainer-server/ranks/shared_arrays.h"
 
-enum { HISTORY_STEP = 256, HISTORY_MAX = 65536 };
+/* ASKED_MS: more than a coordinator takes from asking for a checkpoint (POST /v1/check-run) to telling it with every
+ * step: it checks datasets meanwhile, by its --check-ms for 10 minutes at most. */
+enum { HISTORY_STEP = 256, HISTORY_MAX = 65536, ASKED_MS = 15 * 60 * 1000 };
 
 /* The KL of a token is the mean of the round's. */
 static double next_kl_coefficient(const struct engine *e) {
@@ -159,7 +161,8 @@ static enum rc step_make_durable(struct engine *e, struct job *job, struct weigh
   board_view(e->board, &v);
   if (!in->last && !in->checkpoint && b->version % e->run.training.checkpoint_every != 0 && b->version != v.replay_to)
     return RC_OK;
-  const struct kept_checkpoints kept = {.last = in->keep_last, .versions = in->keep_versions};
+  const struct kept_checkpoints kept = {
+      .last = in->keep_last, .versions = in->keep_versions, .asked_since_ms = job->begun_ms - ASKED_MS};
   enum rc rc = checkpoint_keep(e->options.state_dir, in->run, &kept, err);
   if (rc == RC_OK && in->announce_first && !in->last && !board_replaying(&v) && version_may_owe(e))
     version_checkpoint_owe(e, b, job);

@@ -70,7 +70,7 @@ enum rc trainer_foresee_run(struct trainer *t, const struct open_run *m, struct 
   struct board_view v;
   board_view(&t->board, &v);
   enum rc rc = run_config_check(&e->options, m, err);
-  if (rc == RC_OK) rc = start_weights_check(&e->options, &m->start, err);
+  if (rc == RC_OK) rc = start_weights_ask(&e->options, &m->start, err);
   if (rc != RC_OK) return rc;
   const struct frozen_weights needed = run_config_frozen(&m->training);
   struct err cause = {0};

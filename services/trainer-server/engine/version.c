@@ -129,7 +129,8 @@ enum rc version_checkpoint(struct engine *e, const struct weights_blob *b, const
   meta_of(e, &meta, b, step);
   if (step) return write_and_prune(e, b, &meta, err);
   enum rc rc = write_files(e, b, &meta, err);
-  if (rc == RC_OK) rc = checkpoint_keep(e->options.state_dir, b->run, &(struct kept_checkpoints){0}, err);
+  const struct kept_checkpoints none = {.asked_since_ms = INT64_MAX};
+  if (rc == RC_OK) rc = checkpoint_keep(e->options.state_dir, b->run, &none, err);
   /* what an older run of this name left could be taken for this one's later */
   return rc == RC_OK ? prune_others(e, &meta, err) : rc;
 }

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/clock.h"
+
 enum { CHAINS = 1024 };
 
 struct waiter {
@@ -108,6 +110,7 @@ enum rc jobs_begin(struct jobs *j, const char *id, enum job_kind kind, const str
     job->state = JOB_QUEUED;
     job->request = *request;
     job->version = version;
+    job->begun_ms = clock_wall_ms();
     log_context_save(&job->log);
     unsigned chain = chain_of(id);
     job->next = j->chains[chain];

@@ -31,6 +31,7 @@ struct job {
   enum job_state state;
   struct digest request; /* of its content: tells a repeat from a conflict */
   int64_t version;       /* the version that the job was submitted under */
+  int64_t begun_ms;      /* when it was, by the wall clock */
   struct arena arena;    /* request and result */
   struct log_context log; /* of the request that brought it */
   union {
@@ -53,7 +54,7 @@ struct jobs;
 enum rc jobs_create(struct jobs **out, struct err *err);
 void jobs_destroy(struct jobs *j);
 
-/* Looks up or registers.  *fresh tells which; a fresh job has only id, kind, request and version set, and is not
+/* Looks up or registers.  *fresh tells which; a fresh job has only what is above `arena` set, and is not
  * queued yet. */
 enum rc jobs_begin(struct jobs *j, const char *id, enum job_kind kind, const struct digest *request, int64_t version,
                    struct job **out, bool *fresh, struct err *err);

@@ -1,5 +1,6 @@
 /* Checkpoints: what is loaded is what was written, bit for bit, or it is refused; and training goes on from one as if
  * nothing had happened. */
+#include "common/base/clock.h"
 #include "tests/unit/trainer-server/checkpoints.h"
 
 /* Everything comes back: metadata to the last digit, weights, masters, moments; and the folder is one that
@@ -158,7 +159,7 @@ static void named_versions_stay(void **state) {
     assert_rc(RC_OK, file_make_dirs(path, &err), err);
     write_text(path, "x", "x");
   }
-  assert_rc(RC_OK, checkpoint_keep(state_dir, "r7", &(struct kept_checkpoints){2, {best, 2}}, &err), err);
+  assert_rc(RC_OK, checkpoint_keep(state_dir, "r7", &(struct kept_checkpoints){2, {best, 2}, 0}, &err), err);
   assert_rc(RC_OK, checkpoint_prune(state_dir, "r7", 9, 5, 0, &err), err);
   const struct json_i32s kept = checkpoint_versions(state_dir, "r7", &arena);
   static const int32_t expected[] = {0, 2, 7, 8, 9};
@@ -177,9 +178,36 @@ static void named_versions_stay(void **state) {
   arena_free(&arena);
 }
 
+/* A run that is posted asks for its checkpoint while a step is under way that has not heard of it.  The step's pruning
+ * spares it, and that of a restart; a step sent long after has been told of every queued run. */
+static void what_is_asked_for_stays_until_the_runs_steps_can_name_it(void **state) {
+  (void)state;
+  struct err err = {0};
+  char path[LIMIT_PATH_MAX];
+  for (int v = 0; v <= 4; v++) {
+    snprintf(path, sizeof path, "%s/r7/v%d", state_dir, v);
+    assert_rc(RC_OK, file_make_dirs(path, &err), err);
+    write_text(path, "trainer_state.json", "x");
+  }
+  assert_true(checkpoint_ask(state_dir, "r7", 2));
+  assert_false(checkpoint_ask(state_dir, "r7", 5));
+  assert_false(checkpoint_ask(state_dir, "absent", 0));
+  const int64_t asked_ms = clock_wall_ms();
+  struct kept_checkpoints kept = {.asked_since_ms = asked_ms - 60000};
+  assert_rc(RC_OK, checkpoint_keep(state_dir, "r7", &kept, &err), err);
+  assert_rc(RC_OK, checkpoint_prune(state_dir, "r7", 4, 1, 0, &err), err);
+  assert_true(exists("r7/v0") && exists("r7/v2") && exists("r7/v4") && !exists("r7/v1") && !exists("r7/v3"));
+  assert_false(checkpoint_ask(state_dir, "r7", 3));
+  kept.asked_since_ms = asked_ms + 60000;
+  assert_rc(RC_OK, checkpoint_keep(state_dir, "r7", &kept, &err), err);
+  assert_rc(RC_OK, checkpoint_prune(state_dir, "r7", 4, 1, 0, &err), err);
+  assert_true(exists("r7/v0") && exists("r7/v4") && !exists("r7/v2"));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(named_versions_stay, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(what_is_asked_for_stays_until_the_runs_steps_can_name_it, set_up, tear_down),
       cmocka_unit_test_setup_teardown(what_was_written_is_loaded, set_up, tear_down),
       cmocka_unit_test_setup_teardown(training_goes_on_bit_for_bit, set_up, tear_down),
       cmocka_unit_test_setup_teardown(half_written_checkpoints_are_ignored, set_up, tear_down),
