@@ -64,8 +64,15 @@ static void put_bounds(struct buf *text, const struct memory_room *room) {
   if (room->bound) buf_printf(text, "%s--memory-max is %.1f MiB", comma, mib(room->bound));
 }
 
-void memory_plan_show(const struct memory_plan *plan) {
+static void show_part(const char *name, size_t bytes) {
   char labels[64];
+  snprintf(labels, sizeof labels, "part=\"%s\"", name);
+  metric_set(metrics_register(METRIC_GAUGE, "leasehold_memory_planned_bytes", labels,
+                              "Memory that this service was sized for at start; request bodies come on top."),
+             (double)bytes);
+}
+
+void memory_plan_show(const struct memory_plan *plan) {
   for (int where = 0; where < 2; where++) {
     struct buf text = BUF_INIT;
     put_parts(&text, plan, where == 1);
@@ -74,12 +81,11 @@ void memory_plan_show(const struct memory_plan *plan) {
                text.data);
     buf_free(&text);
   }
-  for (int i = 0; i < plan->count; i++) {
-    snprintf(labels, sizeof labels, "part=\"%s\"", plan->parts[i].name);
-    metric_set(metrics_register(METRIC_GAUGE, "leasehold_memory_planned_bytes", labels,
-                                "Memory that this service was sized for at start; request bodies come on top."),
-               (double)plan->parts[i].bytes);
-  }
+  for (int i = 0; i < plan->count; i++) show_part(plan->parts[i].name, plan->parts[i].bytes);
+}
+
+void memory_plan_over(const struct memory_plan *plan) {
+  for (int i = 0; i < plan->count; i++) show_part(plan->parts[i].name, 0);
 }
 
 static enum rc check_device(const struct memory_plan *plan, const struct memory_room *room, const char *what,

@@ -10,7 +10,7 @@ import urllib.parse
 
 import pytest
 
-from harness import BIN, DATA, Cluster, Deadline, HttpError, call, exchange
+from harness import BIN, DATA, Cluster, Deadline, HttpError, call, exchange, warmup_config
 
 EPOCH = {"epoch": 1, "fence": 1}
 TRAINING = {"objective": "grpo", "lr": 1e-4, "temperature": 1.0}
@@ -340,6 +340,20 @@ def test_fit_gives_up_the_cheapest_and_keeps_to_what_is_left(alone):
     assert train(fitted, 2, CONFIG, 1024, samples=8, length=120) == digest
     held_to_its_plan(fitted, tiny)
     assert sum(planned(fitted).values()) <= bound[1]
+
+
+def test_what_a_run_kept_frozen_is_planned_no_longer_once_a_run_does_without(tmp_path):
+    """The metric kept a reference's bytes, and the dashboard's sum with it, for as long as the trainer went on."""
+    with Cluster(tmp_path, trainer=["--random-init", 1]) as cluster:
+        cluster.add_server("gen")
+        bound = warmup_config(1)
+        bound["training"]["kl_coefficient"] = 0.5
+        cluster.run(bound)
+        assert planned(cluster.trainer)["reference"] > 0
+        cluster.run(warmup_config(1))
+        assert planned(cluster.trainer)["reference"] == 0
+        cluster.run(bound)
+        assert planned(cluster.trainer)["reference"] > 0
 
 
 @pytest.mark.parametrize("kept", [{"kl_coefficient": 0.5}, {"update": "inflight", "objective": "reinforce"}], ids=["a reference", "versions being pushed"])

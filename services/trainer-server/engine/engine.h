@@ -12,6 +12,7 @@
 #ifndef LEASEHOLD_TRAINER_SERVER_ENGINE_ENGINE_H
 #define LEASEHOLD_TRAINER_SERVER_ENGINE_ENGINE_H
 
+#include "common/base/memory_plan.h"
 #include "common/base/metrics.h"
 #include "services/trainer-server/board/board.h"
 #include "services/trainer-server/engine/accumulated_groups.h"
@@ -33,6 +34,7 @@ struct learning {
   struct weights *weights;   /* current */
   struct weights *reference; /* frozen at the run's start for the KL term, or NULL */
   struct weights *behaviour; /* the version's, frozen before a round's first inner step; NULL: a strict run */
+  struct memory_plan frozen; /* as it is shown: what this run keeps beside what every run needs */
   struct optimizer *optimizer;
   struct lane *lanes; /* [options.lanes] */
   struct gradient_parts *parts; /* a lean trainer's: its one lane has no gradient of its own */

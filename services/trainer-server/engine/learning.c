@@ -73,7 +73,7 @@ void learning_free_lanes(struct engine *e) {
 enum rc learning_frozen_make(struct engine *e, struct err *err) {
   const struct frozen_weights needed = run_config_frozen(&e->run.training);
   struct learning *l = &e->learning;
-  enum rc rc = memory_check_frozen(e->model, &e->options, &needed, err);
+  enum rc rc = memory_check_frozen(e->model, &e->options, &needed, &l->frozen, err);
   if (rc == RC_OK && needed.reference) rc = weights_create(&l->reference, e->model, false, err);
   if (rc == RC_OK && needed.behaviour) rc = weights_create(&l->behaviour, e->model, false, err);
   return rc;

@@ -164,15 +164,19 @@ static enum rc frozen_fit(const struct model *m, const struct trainer_options *o
 }
 
 enum rc memory_check_frozen(const struct model *m, const struct trainer_options *options,
-                            const struct frozen_weights *needed, struct err *err) {
+                            const struct frozen_weights *needed, struct memory_plan *shown, struct err *err) {
   struct memory_plan plan = {0};
   struct memory_room room;
+  memory_plan_over(shown);
+  *shown = plan;
   if (!needed->reference && !needed->behaviour && !needed->versions) return RC_OK;
   frozen_add(&plan, m, options, needed);
   memory_room_now(&room, m, 0);
   const enum rc rc = frozen_fit(m, options, needed, needed, &room, err);
-  if (rc == RC_OK) memory_plan_show(&plan);
-  return rc;
+  if (rc != RC_OK) return rc;
+  memory_plan_show(&plan);
+  *shown = plan;
+  return RC_OK;
 }
 
 enum rc memory_foresee_frozen(const struct model *m, const struct trainer_options *options,

@@ -32,9 +32,9 @@ enum rc memory_check(const struct model *m, const struct trainer_options *option
                      struct err *err);
 /* What there is now, on the host and on the model's device; bound: --memory-max. */
 void memory_room_now(struct memory_room *out, const struct model *m, size_t bound);
-/* The same for frozen weights; RC_OK for none. */
+/* The same for frozen weights; RC_OK for none.  shown: the plan of those before, which are gone; then of these. */
 enum rc memory_check_frozen(const struct model *m, const struct trainer_options *options,
-                            const struct frozen_weights *needed, struct err *err);
+                            const struct frozen_weights *needed, struct memory_plan *shown, struct err *err);
 /* As far as it can be told beforehand, from any thread: only the engine's thread asks a device what it has left.  held:
  * so many are there now, and will have made room. */
 enum rc memory_foresee_frozen(const struct model *m, const struct trainer_options *options,
