@@ -16,14 +16,15 @@ import pytest
 import yaml
 
 from authority import Authority, Tls
-from harness import ROOT, TOKEN_OF, Cluster, call, grpo_config
+from harness import DATA, ROOT, TOKEN_OF, Cluster, call, grpo_config
 
 pytestmark = pytest.mark.long
 
 LABELS = {"as", "cause", "class", "le", "part", "rows_max", "state", "version", "way", "where", "why"}  # each with a fixed set of values; the build has one version
 ALERTS = ROOT / "deploy/prometheus/alerts.yml"
 DASHBOARD = ROOT / "deploy/grafana/leasehold.json"
-SCRAPED = {"leasehold-coordinator": "coordinator", "leasehold-trainer": "trainer-server", "leasehold-generation": "generation-server"}  # jobs' programs
+SCRAPED = {"leasehold-coordinator": "coordinator", "leasehold-trainer": "trainer", "leasehold-generation": "gen", "leasehold-preprocessor": "pre", "leasehold-rollout-agent": "agent"}  # jobs' services, as their names here begin
+KUBERNETES = {"leasehold-coordinator": "coordinator", "leasehold-trainer": "trainer-server", "leasehold-generation": "generation-server"}  # and those with manifests
 
 
 @functools.cache
@@ -61,7 +62,7 @@ def test_every_alert_fires_when_it_should_and_only_then(tmp_path):
 
 
 def targets_of(cluster, job):
-    return [f"127.0.0.1:{service.port}" for service in cluster.services if service.program == SCRAPED[job]]
+    return [f"127.0.0.1:{service.port}" for service in cluster.services if service.name.startswith(SCRAPED[job])]
 
 
 def scrape_configs(cluster):
@@ -163,6 +164,10 @@ def secure(tmp_path_factory, authority):
     shows = ["--auth-token", TOKEN]
     with Cluster(tmp_path_factory.mktemp("secure"), trainer=["--random-init", 1, *shows], coordinator=shows, tls=tls) as cluster:
         cluster.add_server("gen-1", *shows)
+        pool = ["--coordinator", cluster.coordinator.url, *shows]
+        cluster.start("pre-1", "trainer-server", ["--role", "preprocess", "--model", DATA / "model", "--name", "pre-1", *pool])
+        (cluster.folder / "versions").mkdir()
+        cluster.start("agent-1", "rollout-agent", ["--engine", "vllm", "--engine-url", "http://127.0.0.1:1", "--weights-dir", cluster.folder / "versions", "--name", "agent-1", *pool])
         TOKEN_OF.update({service.url: TOKEN for service in cluster.services})
         yield cluster
 
@@ -191,7 +196,7 @@ def test_what_configure_makes_scrapes_services_with_mutual_tls(secure, tmp_path)
         secure.wait_until("Prometheus is ready", prometheus.ready)
         expected = [(job, "up", f"https://{target}/metrics", "") for job in sorted(SCRAPED) for target in targets_of(secure, job)]
         secure.wait_until("all are up", lambda: prometheus.targets() == expected)
-        assert len(prometheus.query("leasehold_tls_certificate_expires_timestamp_seconds > time()")) == 3
+        assert len(prometheus.query("leasehold_tls_certificate_expires_timestamp_seconds > time()")) == len(SCRAPED)
         for service in secure.services:
             check_exposition(service)
 
@@ -231,7 +236,7 @@ def test_the_clusters_scrape_configuration_finds_pods_by_their_annotations(secur
     (found,) = scrape.pop("kubernetes_sd_configs")
     assert found == {"role": "pod", "namespaces": {"names": ["leasehold"]}}
     pods = []
-    for job, program_name in SCRAPED.items():
+    for job, program_name in KUBERNETES.items():
         patch = yaml.safe_load((ROOT / f"deploy/kubernetes/overlays/tls/{program_name}.yaml").read_text())
         base = next(one for one in yaml.safe_load_all((ROOT / f"deploy/kubernetes/base/{program_name}.yaml").read_text()) if one["kind"] == patch["kind"])
         meta = copy.deepcopy(base["spec"]["template"]["metadata"])
@@ -247,6 +252,6 @@ def test_the_clusters_scrape_configuration_finds_pods_by_their_annotations(secur
     scrape["static_configs"] = pods
     with Prometheus(folder, [scrape]) as prometheus:
         secure.wait_until("Prometheus is ready", prometheus.ready)
-        expected = [(job, "up", f"https://{target}/metrics", "") for job in sorted(SCRAPED) for target in targets_of(secure, job)]
+        expected = [(job, "up", f"https://{target}/metrics", "") for job in sorted(KUBERNETES) for target in targets_of(secure, job)]
         secure.wait_until("all are up", lambda: prometheus.targets() == expected)
         assert prometheus.query('leasehold_samples_waiting{namespace="leasehold",pod="coordinator-0",job="leasehold-coordinator"}')
