@@ -168,6 +168,17 @@ static enum rc flags_check(const struct command *c, const struct arguments *a, s
   return RC_OK;
 }
 
+static bool flag_given(const struct arguments *a, const char *name) {
+  const size_t len = strlen(name);
+  for (int i = 1; i < a->flag_count; i++) {
+    const char *flag = a->flags[i];
+    if (!a->is_value[i] && strncmp(flag, "--", 2) == 0 && strncmp(flag + 2, name, len) == 0 &&
+        (flag[2 + len] == '\0' || flag[2 + len] == '='))
+      return true;
+  }
+  return false;
+}
+
 int main(int argc, char **argv) {
   struct session s = {0};
   struct err err = {0};
@@ -186,7 +197,8 @@ int main(int argc, char **argv) {
       {"timeout-s", OPTION_INT, &s.timeout_s, "0", 0, 1e9,
        "with --watch, and run watch: give up after so long; 0: never"},
       {"model", OPTION_STRING, &s.model, "", 0, 0,
-       "doctor: the model's folder, to check this machine before any service runs, by what their programs foresee"},
+       "doctor: the model's folder, to check this machine before any service runs, by what their programs foresee; the "
+       "flag alone, the variable is the services'"},
       {"data-dir", OPTION_STRING, &s.data_dir, ".", 0, 0, "doctor --model: the coordinator's folder of datasets"},
       {"coordinator-flags", OPTION_STRING, &s.coordinator_flags, "", 0, 0,
        "doctor --model: its other flags, as \"--db /srv/runs.db\""},
@@ -218,6 +230,7 @@ int main(int argc, char **argv) {
     fprintf(stderr, "leasehold: %s\n", err.message);
     return EXIT_USAGE;
   }
+  if (!flag_given(&a, "model")) s.model = ""; /* a shell that services are started from has LEASEHOLD_MODEL set */
   int status = EXIT_DONE;
   rc = session_open(&s, &err);
   if (rc == RC_OK) rc = command->run(&s, &status, &err);

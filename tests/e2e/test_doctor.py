@@ -300,6 +300,14 @@ def test_servers_with_other_weights_and_names_that_are_not_one_process(cluster):
         call("POST", f"{cluster.coordinator.url}/v1/runs/{run}/stop")
 
 
+def test_the_services_are_asked_in_a_shell_that_they_are_started_from(cluster, monkeypatch):
+    """LEASEHOLD_MODEL is the trainer's too: with it set the doctor asked no service, and called a set-up without any well."""
+    monkeypatch.setenv("LEASEHOLD_MODEL", str(DATA / "model"))
+    _, found = doctor(cluster)
+    assert hows(found, "the coordinator .* is ready") == ["ok"]
+    assert leasehold("http://127.0.0.1:1", "doctor")[0] == 3
+
+
 def test_nobody_answers():
     status, output, _ = leasehold("http://127.0.0.1:1", "doctor")
     assert status == 3 and not output
