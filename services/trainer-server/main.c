@@ -287,7 +287,8 @@ int main(int argc, char **argv) {
        "bytes this process may plan for; 0: what the machine and the control group have left"},
       {"fit", OPTION_BOOL, &s.trainer.fit, "false", 0, 0,
        "give up what the memory leaves no room for, the cheapest first: --push-changes, --lean, kept activations, "
-       "--optimizer-state, --chunk-tokens"},
+       "--optimizer-state, --chunk-tokens; a later run that keeps more frozen "
+       "weights than the one it goes on with may find no room, and is refused when it is posted"},
       {"keep-checkpoints", OPTION_INT, &s.trainer.keep_checkpoints, "2", 1, 1000,
        "checkpoints kept of a run, besides version 0"},
       {"device", OPTION_STRING, &s.device, "cpu", 0, 0, "what computes: cpu, cuda or cuda:N"},
