@@ -300,6 +300,30 @@ def test_servers_with_other_weights_and_names_that_are_not_one_process(cluster):
         call("POST", f"{cluster.coordinator.url}/v1/runs/{run}/stop")
 
 
+def test_a_name_of_two_processes_is_told_whenever_it_is_looked_for(tmp_path):
+    """It was seen only where one registered between two looks; one that is started again, here or elsewhere, is no second one."""
+    with Cluster(tmp_path, trainer=["--random-init", 1]) as cluster:
+        def shared():
+            return [worker["name"] for worker in call("GET", cluster.coordinator.url + "/v1/workers")["workers"] if "name_shared_ms" in worker]
+
+        def registered(times):
+            return lambda: len(re.findall("registered: generation 'gen'", cluster.coordinator.log_text())) == times
+
+        gen = cluster.add_server("gen")
+        cluster.wait_until("it is registered", registered(1))
+        gen.kill()
+        gen.restart()
+        cluster.wait_until("it is there again", registered(2))
+        gen.kill()
+        cluster.start("elsewhere", "generation-server", ["--coordinator", cluster.coordinator.url, "--name", "gen"])
+        cluster.wait_until("it is there again, elsewhere", registered(3))
+        assert shared() == []
+        gen.restart()
+        cluster.wait_until("they have met", shared)
+        for _ in range(3):
+            assert hows(doctor(cluster)[1], "gen is the name of two processes, .* --name") == ["warn"]
+
+
 def test_the_services_are_asked_in_a_shell_that_they_are_started_from(cluster, monkeypatch):
     """LEASEHOLD_MODEL is the trainer's too: with it set the doctor asked no service, and called a set-up without any well."""
     monkeypatch.setenv("LEASEHOLD_MODEL", str(DATA / "model"))

@@ -101,7 +101,9 @@ enum rc check_names(struct session *s, struct findings *f, const struct json *be
   for (size_t i = 0; i < json_length(workers); i++) {
     const struct json *w = json_at(workers, i);
     const char *name = show_word(w, "name", "");
-    if (worker_of(before, "id", show_word(w, "id", "")) || !worker_of(before, "name", name)) continue;
+    const struct json *was = worker_of(before, "name", name);
+    if (worker_of(before, "id", show_word(w, "id", "")) || !was) continue;
+    if (json_find_number(was, "name_shared_ms") > 0) continue; /* said: doctor.c */
     finding_say(f, FINDING_WARN,
                 "%s has registered again meanwhile: it was started again, or two processes have this name and end each "
                 "other's leases; give each a --name of its own",

@@ -101,6 +101,9 @@ static void check_worker(struct findings *f, struct pool *p, const struct json *
     finding_say(f, FINDING_WARN,
                 "%s: its kernels are %s, so rounds are not exact: the same seed may give other weights", name,
                 exactness);
+  if (json_find_number(w, "name_shared_ms") > 0)
+    finding_say(f, FINDING_WARN,
+                "%s is the name of two processes, which end each other's leases; give each a --name of its own", name);
   if (json_find_number(w, "draining") > 0) finding_say(f, FINDING_WARN, "%s is leaving", name);
 }
 

@@ -42,6 +42,7 @@ enum rc register_execute(struct core *c, struct command *cmd, struct err *err) {
   const uint64_t origin = cmd->prepared ? *(const uint64_t *)cmd->prepared : 0;
   int64_t fence = 0, id = 0;
   struct live_worker *old = trains ? place_same_trainer(c, m) : worker_named(c, m->kind, m->name);
+  const struct live_worker before = old ? *old : (struct live_worker){0};
   bool holds = old && old->holder;
   enum rc rc = owner_may_take(c, cmd, m->kind, m->name, err);
   if (rc == RC_OK && old) rc = owner_check(c, cmd, old, err);
@@ -90,6 +91,7 @@ enum rc register_execute(struct core *c, struct command *cmd, struct err *err) {
                                                               .accounted_ms = c->now_ms});
   snprintf(w->name, sizeof w->name, "%s", m->name);
   snprintf(w->identity, sizeof w->identity, "%s", trains && m->identity ? m->identity : "");
+  registration_compare(c, w, m->url, &before);
   c->kick_due = true;
   const struct id_text text = id_worker(id);
   const struct worker_registered answer = {.worker_id = text.text,
@@ -244,7 +246,7 @@ void handle_delete_worker(struct http_request *r, void *context) {
 
 /* ---- GET /v1/workers ---- */
 
-static void worker_write(struct json_writer *w, const struct rows *q) {
+static void worker_write(struct core *c, struct json_writer *w, const struct rows *q) {
   struct digest digest;
   char hex[DIGEST_HEX_MAX];
   bool loaded = rows_digest(q, 7, &digest);
@@ -275,6 +277,9 @@ static void worker_write(struct json_writer *w, const struct rows *q) {
   const bool trains = rows_int(q, 2) == WORKER_TRAINER && rows_int(q, 13) != 0;
   json_kv_string(w, "role", worker_role_name(!trains ? ROLE_NONE : rows_int(q, 20) ? ROLE_HOLDER : ROLE_STANDBY));
   if (!rows_null(q, 21)) json_kv_string(w, "quarantine", rows_text(q, 21, NULL));
+  const int64_t shared_ms = registration_shared_ms(c, (enum worker_kind)rows_int(q, 2), rows_text(q, 1, NULL),
+                                                   core_wall_us(c) / 1000);
+  if (shared_ms && rows_int(q, 13)) json_kv_int(w, "name_shared_ms", shared_ms);
   json_object_end(w);
 }
 
@@ -308,7 +313,7 @@ void handle_get_workers(struct http_request *r, void *context) {
         "ORDER BY id DESC LIMIT 1000",
         BINDS(b_int(all), b_int(WORKER_GENERATION)));
   }
-  while (rc == RC_OK && (rc = rows_next(&q, &row, &err)) == RC_OK && row) worker_write(&w, &q);
+  while (rc == RC_OK && (rc = rows_next(&q, &row, &err)) == RC_OK && row) worker_write(c, &w, &q);
   rows_end(&q);
   readers_give(core_readers(c), s);
   json_array_end(&w);

@@ -40,6 +40,7 @@ struct live_worker {
   bool owned;                    /* a token took its name */
   struct digest owner;           /* that token's holder */
   uint64_t origin;               /* of its address and holder, a hash: 0: unknown */
+  uint64_t url, url_before;      /* hashes: of its URL, and of the last other one that its name was registered at, or 0 */
   bool used;                     /* rows may refer to its row: set before they are written, and never taken back */
   int64_t seen_ms;               /* monotonic */
   int64_t busy_slot_us;          /* as last reported, less what is carried to the next heartbeat (slot_time.h) */
@@ -52,6 +53,8 @@ struct live_worker {
   struct digest reference;       /* a preprocessor's: of the weights that it last said to hold; zero: none */
   int64_t positions_refused;     /* it cannot run leases of so many positions or more; 0: none were refused */
 };
+
+enum { SHARED_NAMES_MAX = 64, SHARED_NAME_MS = 600000 };
 
 struct pool {
   struct live_worker *workers; /* [options.workers_max], in the order of their ids */
@@ -71,8 +74,13 @@ struct pool {
   _Atomic int64_t known[WORKERS_KNOWN]; /* for any thread: ids by their remainders, of workers that were found
                                          * registered */
   struct {                 /* for any thread: registrations.h */
-    pthread_mutex_t mutex; /* guards rate */
+    pthread_mutex_t mutex; /* guards the rest */
     struct registration_rate rate;
+    struct {
+      uint64_t name; /* a hash */
+      int64_t at_ms; /* by the wall clock */
+    } shared[SHARED_NAMES_MAX];
+    unsigned shared_next;
   } registrations;
   int64_t activated_run, activated; /* the newest version that a server is known to have loaded */
   struct metric *m_granted, *m_lost, *m_workers, *m_slots, *m_silent, *m_passes_granted, *m_passes_done, *m_passes_lost;

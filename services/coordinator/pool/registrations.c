@@ -95,3 +95,36 @@ enum rc registration_admit(struct core *c, struct http_request *r, struct comman
   if (rc == RC_OK) rc = check_rate(c, m, cmd, *origin, err);
   return rc;
 }
+
+static uint64_t url_key(const char *url) {
+  struct digest_state s;
+  digest_begin(&s);
+  digest_update_text(&s, url);
+  return key_of(&s);
+}
+
+void registration_compare(struct core *c, struct live_worker *w, const char *url, const struct live_worker *old) {
+  struct pool *p = c->pool;
+  const uint64_t name = name_key(w->kind, w->name);
+  w->url = url_key(url);
+  w->url_before = old->url == w->url ? old->url_before : old->url;
+  if (old->url == w->url || old->url_before != w->url) return;
+  pthread_mutex_lock(&p->registrations.mutex);
+  unsigned at = 0;
+  while (at < SHARED_NAMES_MAX && p->registrations.shared[at].name != name) at++;
+  if (at == SHARED_NAMES_MAX) at = p->registrations.shared_next++ % SHARED_NAMES_MAX;
+  p->registrations.shared[at].name = name;
+  p->registrations.shared[at].at_ms = c->wall_ms;
+  pthread_mutex_unlock(&p->registrations.mutex);
+}
+
+int64_t registration_shared_ms(struct core *c, enum worker_kind kind, const char *name, int64_t wall_ms) {
+  struct pool *p = c->pool;
+  const uint64_t key = name_key(kind, name);
+  int64_t at_ms = 0;
+  pthread_mutex_lock(&p->registrations.mutex);
+  for (int i = 0; i < SHARED_NAMES_MAX; i++)
+    if (p->registrations.shared[i].name == key) at_ms = p->registrations.shared[i].at_ms;
+  pthread_mutex_unlock(&p->registrations.mutex);
+  return wall_ms - at_ms < SHARED_NAME_MS ? at_ms : 0;
+}

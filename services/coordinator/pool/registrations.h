@@ -15,4 +15,10 @@
  * RC_INVALID: the URL's host is not the caller's address; RC_FULL: too often. */
 enum rc registration_admit(struct core *c, struct http_request *r, struct command *cmd, struct err *err);
 
+/* Two processes have one name: each registers again as soon as the other has ended its leases.  One that was started
+ * again elsewhere does not come back to where it was.  Writer: w registers where `old`, of the same name, is live. */
+void registration_compare(struct core *c, struct live_worker *w, const char *url, const struct live_worker *old);
+/* When such a name last changed hands, by the wall clock; 0: not lately.  Any thread. */
+int64_t registration_shared_ms(struct core *c, enum worker_kind kind, const char *name, int64_t wall_ms);
+
 #endif
