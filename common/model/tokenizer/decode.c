@@ -99,7 +99,7 @@ enum rc tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t c
   const struct literal *l = &t->decoder.strip;
   const size_t before = out->len;
   const enum rc rc = put_tokens(t, ids, count, skip_special, true, out, err);
-  if (rc != RC_OK || !l->text) return rc;
+  if (rc != RC_OK || !l->text || out->len == before) return rc;
   size_t cut = 0;
   for (size_t i = 0; i < t->decoder.strip_max && literal_starts(out->data + before + cut, out->len - before - cut, l);
        i++)
