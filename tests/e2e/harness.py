@@ -93,7 +93,7 @@ class Service:
 
     launcher: how the service is started when it is several processes: see ranks.py.  Then `process` is the launcher."""
 
-    def __init__(self, cluster, name, program, args, bin_dir, launcher=None):
+    def __init__(self, cluster, name, program, args, bin_dir, launcher=None, slow=False):
         self.name = name
         self.program = program
         self.launcher = launcher
@@ -102,9 +102,9 @@ class Service:
         self.cluster_folder = cluster.folder
         self.log = cluster.folder / f"{name}.log"
         self.halter = None  # halt_often.py, while it is slow
-        self.launch(self.args, bin_dir, port=0)
+        self.launch(self.args, bin_dir, 0, slow)
 
-    def launch(self, args, bin_dir, port):
+    def launch(self, args, bin_dir, port, slow):
         port_file = self.cluster_folder / f"{self.name}.port"
         port_file.unlink(missing_ok=True)
         flags = ["--port", str(port), "--port-file", str(port_file), *map(str, args)]
@@ -113,6 +113,8 @@ class Service:
         self.log_from = self.log.stat().st_size if self.log.exists() else 0
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=self.cluster_folder, env=environment)
+        if slow:
+            self.slow_down()  # at once: it may find work
         deadline = Deadline(START_SECONDS)
         while not port_file.exists() or not port_file.read_text().strip():
             if self.process.poll() is not None:
@@ -126,14 +128,13 @@ class Service:
         if self.tls:
             CONTEXT_OF[self.url] = self.tls.context
         SERVICE_OF[self.url] = self.program
-        if self.halter:  # of the incarnation before
-            self.hurry()
-            self.slow_down()
 
     def restart(self, args=None, bin_dir=None, port=None):
         """Again with the same data, on the same port; without `--fault NAME`, from the sound binaries, unless `args` and `bin_dir` say otherwise."""
         assert self.process.poll() is not None, f"{self.name} still runs"
-        self.launch(without_fault(self.args) if args is None else args, bin_dir or BIN, self.port if port is None else port)
+        slow = self.halter is not None
+        self.hurry()  # its halter is that of the incarnation before
+        self.launch(without_fault(self.args) if args is None else args, bin_dir or BIN, self.port if port is None else port, slow)
 
     def kill(self):
         self.process.kill()
@@ -151,6 +152,18 @@ class Service:
         if self.halter:
             self.halter.send_signal(signal.SIGCONT)
 
+    def freeze_when(self, what, condition, seconds=60):
+        """Freezes it at a moment at which condition() is true, so that it stays true of all that this process changes; its value."""
+        deadline = Deadline(seconds)
+        while True:
+            self.freeze()
+            if value := condition():
+                return value
+            self.thaw()
+            if deadline.passed():
+                raise AssertionError(f"not within {seconds} s: {what}: {self.log_text()[-2000:]}")
+            time.sleep(0.005)
+
     def slow_down(self):
         """From now on it is halted often, so that whatever the kernels and the machine, a test can step in."""
         self.halter = subprocess.Popen([sys.executable, HALT_OFTEN, str(self.process.pid)])
@@ -162,6 +175,15 @@ class Service:
             self.halter.wait()
             self.halter = None
         self.thaw()
+
+    @contextlib.contextmanager
+    def slowly(self):
+        """Within this block; what must still go on for a test is held by it, however late the test looks."""
+        self.slow_down()
+        try:
+            yield
+        finally:
+            self.hurry()
 
     def wait_end(self, seconds=45):
         """Its exit status."""
@@ -195,9 +217,11 @@ class Service:
         return float(re.search(rf"^{name} (\S+)", call("GET", self.url + "/metrics", raw=True).decode(), re.M)[1])
 
     def stop(self, how=signal.SIGTERM, seconds=30):
+        alive = self.process.poll() is None
+        if alive:
+            self.process.send_signal(how)  # before it may go on
         self.hurry()
-        if self.process.poll() is None:
-            self.process.send_signal(how)
+        if alive:
             try:
                 self.wait_end(seconds)
             except AssertionError:
@@ -212,6 +236,20 @@ def without_fault(args):
         at = args.index("--fault")
         del args[at : at + 2]
     return args
+
+
+def wait_until(what, condition, seconds=60, logs=lambda: ""):
+    """Until condition() is true; its value.  A service that is being restarted may refuse connections meanwhile."""
+    deadline = Deadline(seconds)
+    while True:
+        try:
+            if value := condition():
+                return value
+        except (OSError, http.client.HTTPException):
+            pass
+        if deadline.passed():
+            raise AssertionError(f"not within {seconds} s: {what}\n{logs()}")
+        time.sleep(0.005)
 
 
 class Cluster:
@@ -240,18 +278,15 @@ class Cluster:
             self.close()
             raise
 
-    def start(self, name, program, args, bin_dir=None, launcher=None):
-        service = Service(self, name, program, args, bin_dir or BIN, launcher)
+    def start(self, name, program, args, bin_dir=None, launcher=None, slow=False):
+        service = Service(self, name, program, args, bin_dir or BIN, launcher, slow)
         self.services.append(service)
         return service
 
     def add_server(self, name, *args, bin_dir=None):
         """SLOWLY among the flags: as Service.slow_down says."""
         flags = [flag for flag in args if flag != SLOWLY]
-        server = self.start(name, "generation-server", ["--coordinator", self.coordinator.url, "--name", name, *flags], bin_dir)
-        if SLOWLY in args:
-            server.slow_down()
-        return server
+        return self.start(name, "generation-server", ["--coordinator", self.coordinator.url, "--name", name, *flags], bin_dir, slow=SLOWLY in args)
 
     def authority(self):
         """Epoch and fence of the trainer's registration, for a test that plays the coordinator towards it."""
@@ -279,17 +314,7 @@ class Cluster:
             time.sleep(0.1)
 
     def wait_until(self, what, condition, seconds=60):
-        """Until condition() is true; its value.  A service that is being restarted may refuse connections meanwhile."""
-        deadline = Deadline(seconds)
-        while True:
-            try:
-                if value := condition():
-                    return value
-            except (OSError, http.client.HTTPException):
-                pass
-            if deadline.passed():
-                raise AssertionError(f"not within {seconds} s: {what}\n{self.logs()}")
-            time.sleep(0.005)
+        return wait_until(what, condition, seconds, self.logs)
 
     def query(self, sql, *values):
         """Rows of the coordinator's database, read only."""

@@ -39,11 +39,14 @@ def test_the_pool_and_a_restart_leave_no_trace(base_model, tmp_path):
     assert all(row["exact"] and row["inexact_reason"] is None for row in reference["history"])
     assert len(set(digests(reference))) == ROUNDS, "every round must change the weights, or equal digests would prove nothing"
     with cluster_on_device(tmp_path / "two", base_model) as cluster:
-        cluster.add_server("small", *DEVICE, "--slots", 2, "--page-tokens", 16, "--prefill-chunk", 5, bin_dir=DEVICE_BIN)
-        cluster.add_server("middle", *DEVICE, "--slots", 3, "--page-tokens", 48, "--prefill-chunk", 33, bin_dir=DEVICE_BIN)
+        small = cluster.add_server("small", *DEVICE, "--slots", 2, "--page-tokens", 16, "--prefill-chunk", 5, bin_dir=DEVICE_BIN)
+        middle = cluster.add_server("middle", *DEVICE, "--slots", 3, "--page-tokens", 48, "--prefill-chunk", 33, bin_dir=DEVICE_BIN)
         run = cluster.create_run({**config(), "lease_samples_max": 1})
-        cluster.wait_until("the first round is over", lambda: len(digests(cluster.status(run))) >= 1, 240)
+        small.freeze_when("the first round is over", lambda: len(digests(cluster.status(run))) >= 1, 240)
+        middle.freeze()
         cluster.trainer.kill()
+        for server in (small, middle):
+            server.thaw()
         cluster.trainer.restart(bin_dir=DEVICE_BIN)
         status = cluster.wait(run)
     assert digests(status) == digests(reference)
@@ -63,18 +66,22 @@ def test_fastest_kernels_differ_by_roundings_that_are_shown(base_model, tmp_path
     small = {**config(), "lease_samples_max": 1}
     small["training"]["checkpoint_every"] = ROUNDS
     with cluster_on_device(tmp_path, base_model, "--exactness", "fastest") as cluster:
-        cluster.add_server("gen-1", *DEVICE, "--slots", 6, bin_dir=DEVICE_BIN)
-        cluster.add_server("gen-2", *DEVICE, "--slots", 6, "--exactness", "fastest", bin_dir=DEVICE_BIN)
+        gen_1 = cluster.add_server("gen-1", *DEVICE, "--slots", 6, bin_dir=DEVICE_BIN)
+        gen_2 = cluster.add_server("gen-2", *DEVICE, "--slots", 6, "--exactness", "fastest", bin_dir=DEVICE_BIN)
         workers = lambda: call("GET", cluster.coordinator.url + "/v1/workers")["workers"]
         cluster.wait_until("all three are registered", lambda: len(workers()) == 3, 60)
         promised = {w["name"]: w["exactness"] for w in workers()}
         assert promised == {"trainer": "fastest", "gen-1": "invariant", "gen-2": "fastest"}
         run = cluster.create_run(small)
         for round_ in range(ROUNDS):
-            cluster.wait_until(f"round {round_} is over", lambda: len(digests(cluster.status(run))) > round_, 240)
+            gen_1.freeze_when(f"round {round_} is over", lambda: len(digests(cluster.status(run))) > round_, 240)
+            gen_2.freeze()
             d.append(differences(cluster, run, round_))
             if round_ == 0:
                 cluster.trainer.kill()
+            for server in (gen_1, gen_2):
+                server.thaw()
+            if round_ == 0:
                 cluster.trainer.restart(bin_dir=DEVICE_BIN)
         status = cluster.wait(run)
         assert cluster.trainer.wait_log("recorded is 1: replaying")

@@ -89,8 +89,8 @@ def test_a_server_killed_in_the_middle_loses_nothing(base_model, reference, tmp_
     with Cluster(tmp_path, model=base_model, coordinator=["--worker-ttl-ms", 1500, "--heartbeat-ms", 200]) as cluster:
         victim = cluster.add_server("victim", "--slots", 4)
         run = cluster.create_run(grpo_config(ROUNDS))
-        cluster.wait_until("the second round began", lambda: (cluster.status(run)["round"] or 0) >= 1)
-        victim.process.kill()
+        victim.freeze_when("the second round began", lambda: (cluster.status(run)["round"] or 0) >= 1)
+        victim.kill()
         cluster.add_server("heir", "--slots", 4)
         status = cluster.wait(run)
     assert digests(status) == reference

@@ -15,7 +15,8 @@ EOS = 256
 WAITING, LEASED, DONE = 0, 1, 2
 FINISH_LENGTH = 1
 QUICK = ["--heartbeat-ms", 100, "--worker-ttl-ms", 1500, "--batch-tokens", 700]
-SLOW = ["--slots", 3, "--isa", "v2", SLOWLY]
+SLOTS = 3
+SLOW = ["--slots", SLOTS, "--isa", "v2", SLOWLY]
 
 
 def limit_of(index):
@@ -84,12 +85,16 @@ def test_two_unlike_servers_sample_the_same_lengths(base_model, data, reference,
         assert all(worker["samples"] for worker in status["totals"]["workers"])
 
 
-def wait_middle(cluster, round_):
+def freeze_in_middle(cluster, server, first):
+    """Freezes the only server in the middle of a round, `first` or a later one that is seen in time, when it holds more than it decodes; which one it was."""
     def middle():
-        states = dict(cluster.query("SELECT state, count(*) FROM samples WHERE run = 1 AND round = ? GROUP BY state", round_))
-        return states.get(DONE) and states.get(LEASED)
+        for round_ in range(first, ROUNDS):
+            states = dict(cluster.query("SELECT state, count(*) FROM samples WHERE run = 1 AND round = ? GROUP BY state", round_))
+            if states.get(DONE) and states.get(LEASED, 0) > SLOTS:
+                return round_ + 1
+        return None
 
-    cluster.wait_until(f"the middle of round {round_}", middle)
+    return server.freeze_when(f"the middle of round {first} or of a later one", middle) - 1
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
@@ -100,11 +105,13 @@ def test_lengths_survive_the_end_of_everybody(base_model, data, reference, tmp_p
     with start(tmp_path, base_model, data) as cluster:
         server = cluster.add_server("alone", *SLOW)
         cluster.create_run(made)
-        for round_ in (0, 2):
-            wait_middle(cluster, round_)
+        found = -1
+        for _ in range(2):
+            found = freeze_in_middle(cluster, server, found + 1)
             everybody = [server, cluster.coordinator, cluster.trainer]
             for service in everybody:
                 service.process.send_signal(how)
+                service.thaw()
                 service.wait_end()
             for service in reversed(everybody):
                 service.restart()

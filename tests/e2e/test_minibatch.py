@@ -11,7 +11,7 @@ import pytest
 
 from harness import FAULT_BIN, SLOWLY, call, digests
 from test_overlap import (
-    CONSUMED, FAST, GROUPS, QUICK, ROUND_DONE, ROUNDS, SLOW, Play, assert_same, audit_versions, config, finish, kill_trainer_in_last_round, number, replays, start, wait_middle, wait_round,
+    CONSUMED, FAST, GROUPS, QUICK, ROUND_DONE, ROUNDS, SLOW, Play, assert_same, audit_versions, config, finish, freeze_in_middle, kill_trainer_in_last_round, number, replays, start,
 )
 
 PER_STEP = 3
@@ -151,7 +151,7 @@ def test_killed_between_two_steps_of_a_round(base_model, reference, tmp_path, wh
         server = cluster.add_server("alone", "--slots", 1, SLOWLY)
         run = cluster.create_run(minibatch())
         taken = "SELECT count(*) FROM inner_steps JOIN rounds USING (run, round) WHERE run = ? AND round = 2 AND done = 1 AND state = 0"
-        cluster.wait_until("the first step of round 2", lambda: cluster.query(taken, number(run))[0][0])
+        server.freeze_when("the first step of round 2", lambda: cluster.query(taken, number(run))[0][0])
         service = cluster.trainer if who == "trainer" else cluster.coordinator
         service.kill()
         assert cluster.query("SELECT state FROM rounds WHERE run = ? AND round = 2", number(run)) != [(ROUND_DONE,)], f"the {who} was killed too late for this test"
@@ -209,8 +209,9 @@ def test_everything_is_killed_and_goes_on(base_model, reference, tmp_path):
     with start(tmp_path, base_model) as cluster:
         server = cluster.add_server("alone", *SLOW)
         run = cluster.create_run(sparse())
-        for round_ in (1, 3):
-            wait_middle(cluster, run, round_)
+        round_ = 0
+        for _ in range(2):
+            round_ = freeze_in_middle(cluster, run, round_ + 1, server)
             services = [cluster.coordinator, cluster.trainer, server]
             for service in services:
                 service.process.send_signal(signal.SIGKILL)

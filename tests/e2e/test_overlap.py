@@ -21,8 +21,10 @@ ROUNDS, GROUPS, SAMPLES, REFILL_MAX = 6, 10, 6, 8
 REFILL = {"zero_advantage": "refill", "refill_max": REFILL_MAX}
 KEEP = {"zero_advantage": "keep"}
 FAST = ["--slots", 4]
-SLOW = ["--slots", 3, "--isa", "v2", SLOWLY]  # rounds so long that one can step in
+SLOTS = 3
+SLOW = ["--slots", SLOTS, "--isa", "v2", SLOWLY]  # rounds so long that one can step in
 QUICK = ["--heartbeat-ms", 100, "--worker-ttl-ms", 1500, "--batch-tokens", 700]  # small batches: many of them a round
+PATIENT = ["--heartbeat-ms", 100, "--worker-ttl-ms", 60000, "--batch-tokens", 700]  # where a test is a worker itself, which may come late
 
 # The numbers of states.h.
 LEASED, DONE = 1, 2
@@ -181,13 +183,21 @@ def wait_round(cluster, run, round_):
     cluster.wait_until(f"round {round_} of {run}", lambda: cluster.query("SELECT 1 FROM rounds WHERE run = ? AND round = ?", number(run), round_))
 
 
-def wait_middle(cluster, run, round_, done=SAMPLES):
-    """Until samples of the round are done, more are being decoded, and more wait."""
-    def middle():
-        return samples_in(cluster, run, round_, DONE) >= done and samples_in(cluster, run, round_, LEASED) > 0
+def freeze_in_round(cluster, run, round_, server):
+    """Freezes the only server when the round has been opened."""
+    server.freeze_when(f"round {round_} of {run}", lambda: cluster.query("SELECT 1 FROM rounds WHERE run = ? AND round = ?", number(run), round_))
 
-    cluster.wait_until(f"the middle of round {round_} of {run}", middle)
-    assert cluster.query("SELECT state FROM rounds WHERE run = ? AND round = ?", number(run), round_) == [(0,)], f"round {round_} was over too soon for this test"
+
+def freeze_in_middle(cluster, run, first, server, done=SAMPLES):
+    """Freezes the only server when samples of a round are done, and more are leased to it than it decodes: the round `first`, or the first one after it whose
+    middle is seen in time.  Which one it was."""
+    def middle():
+        for round_ in range(first, ROUNDS):
+            if samples_in(cluster, run, round_, DONE) >= done and samples_in(cluster, run, round_, LEASED) > SLOTS:
+                return round_ + 1
+        return None
+
+    return server.freeze_when(f"the middle of round {first} of {run}, or of a later one", middle) - 1
 
 
 @pytest.fixture(scope="module")
@@ -284,10 +294,9 @@ def test_a_frozen_server_comes_back_to_lost_leases(base_model, reference, tmp_pa
     with start(tmp_path, base_model, coordinator=[*QUICK, "--lease-ttl-ms", 400]) as cluster:
         sleeper = cluster.add_server("sleeper", *SLOW)
         run = cluster.create_run(config(stage_timeout_ms=300))
-        wait_middle(cluster, run, 1)
-        sleeper.freeze()
+        found = freeze_in_middle(cluster, run, 1, sleeper)
         cluster.add_server("awake", *FAST)
-        wait_round(cluster, run, 3)
+        wait_round(cluster, run, min(found + 2, ROUNDS - 1))
         sleeper.thaw()
         played = finish(cluster, run)
     assert_same(played, reference)
@@ -304,10 +313,11 @@ def test_a_drained_servers_partial_samples_are_continued(larger_model, tmp_path)
     assert len(set(reference.digests)) == ROUNDS
     with start(tmp_path, larger_model, coordinator=["--heartbeat-ms", 100, "--worker-ttl-ms", 20000]) as cluster:
         run, kept = None, []
-        for round_ in range(ROUNDS - 1):
+        round_ = 0
+        while round_ < ROUNDS - 1:
             server = cluster.add_server(f"s{round_}", *SLOW)
             run = run or cluster.create_run(config())
-            wait_middle(cluster, run, round_)
+            round_ = freeze_in_middle(cluster, run, round_, server) + 1
             assert server.stop() == 0
             assert "result of lease" not in server.log_text(), f"it could not hand back what it held: {server.log_text()[-1000:]}"
             assert cluster.query("SELECT count(*) FROM leases WHERE state = 0") == [(0,)]
@@ -340,12 +350,12 @@ def tokens_blob(tokens):
 
 def test_servers_come_and_go_all_the_time(base_model, reference, tmp_path):
     chance = random.Random(5)
-    tight = ["--slots", 2, "--isa", "v2", "--page-tokens", 16, "--kv-pages", 9]
+    tight = ["--slots", 2, "--isa", "v2", "--page-tokens", 16, "--kv-pages", 9, SLOWLY]
     with start(tmp_path, base_model) as cluster:
         pool = [cluster.add_server("s0", *SLOW)]
         run = cluster.create_run(config())
         for i in range(1, 6):
-            wait_middle_of_newest(cluster, run)
+            freeze_in_middle(cluster, run, 0, pool[0], done=1)
             pool.append(cluster.add_server(f"s{i}", *chance.choice([SLOW, tight])))
             gone = pool.pop(0)
             if chance.random() < 0.3:
@@ -356,14 +366,6 @@ def test_servers_come_and_go_all_the_time(base_model, reference, tmp_path):
         played = finish(cluster, run)
     assert_same(played, reference)
     assert len([w for w in played.status["totals"]["workers"] if w["samples"]]) >= 3
-
-
-def wait_middle_of_newest(cluster, run):
-    def middle():
-        newest = cluster.query("SELECT max(round) FROM rounds WHERE run = ?", number(run))[0][0]
-        return newest is not None and samples_in(cluster, run, newest, DONE) > 0 and samples_in(cluster, run, newest, LEASED) > 0
-
-    cluster.wait_until("the middle of a round", middle)
 
 
 # ---- the trainer dies ----
@@ -394,7 +396,7 @@ def kill_trainer_in_last_round(cluster, made):
     """Versions 4 and 5 exist as rollouts and digests then, nowhere as weights of the trainer's."""
     server = cluster.add_server("alone", "--slots", 1, SLOWLY)
     run = cluster.create_run(made)
-    wait_round(cluster, run, ROUNDS - 1)
+    freeze_in_round(cluster, run, ROUNDS - 1, server)
     cluster.trainer.kill()
     server.hurry()
     assert cluster.query("SELECT state FROM rounds WHERE run = ? AND round = ?", number(run), ROUNDS - 1) != [(ROUND_DONE,)], "the trainer was killed too late for this test"
@@ -467,11 +469,13 @@ def test_everything_stops_in_the_middle_and_goes_on(base_model, reference, tmp_p
     with start(tmp_path, base_model) as cluster:
         server = cluster.add_server("alone", *SLOW)
         run = cluster.create_run(config() if how == signal.SIGTERM else sparse())
-        for round_, order in ((1, [cluster.coordinator, cluster.trainer, server]), (3, [server, cluster.trainer, cluster.coordinator])):
-            wait_middle(cluster, run, round_)
+        found = 0
+        for together, order in ((True, [cluster.coordinator, cluster.trainer, server]), (False, [server, cluster.trainer, cluster.coordinator])):
+            found = freeze_in_middle(cluster, run, found + 1, server)
             for service in order:  # the first time all at once, the second time as a person would
                 service.process.send_signal(how)
-                if round_ == 3:
+                service.thaw()
+                if not together:
                     service.wait_end(STOPS_WITHIN[service.program])
             for service in order:
                 assert service.wait_end(STOPS_WITHIN[service.program]) == (0 if how == signal.SIGTERM else -how), f"{service.name}: {service.log_text()[-1000:]}"
@@ -516,11 +520,13 @@ def test_everybody_is_killed_again_and_again(base_model, reference, tmp_path, se
 
 def test_pause_and_resume_in_mid_round(base_model, reference, tmp_path):
     with start(tmp_path, base_model) as cluster:
-        cluster.add_server("alone", *SLOW)
+        server = cluster.add_server("alone", *SLOW)
         run = cluster.create_run(config())
-        for round_ in (1, 3):
-            wait_middle(cluster, run, round_)
+        round_ = 0
+        for _ in range(2):
+            round_ = freeze_in_middle(cluster, run, round_ + 1, server)
             call("POST", f"{cluster.coordinator.url}/v1/runs/{run}/pause")
+            server.thaw()
             cluster.wait(run, state="paused")
             cluster.wait_until("what is leased to be done", lambda: samples_in(cluster, run, round_, LEASED) == 0)
             still = samples_in(cluster, run, round_, DONE)
@@ -542,10 +548,9 @@ def zombie_under_an_old_fence(cluster, made):
     The other one decodes nothing either, so that it still holds them then, however quick a server would be; the honest one stands still meanwhile."""
     honest = cluster.add_server("honest", *SLOW)
     run = cluster.create_run(made)
-    wait_round(cluster, run, 1)
+    freeze_in_round(cluster, run, 1, honest)
     zombie = Zombie(cluster.coordinator)
     lease = cluster.wait_until("a lease for the zombie", lambda: zombie.beat() and zombie.take())[0]
-    honest.freeze()
     heir = Zombie(cluster.coordinator, "heir")
     reissued = (
         "SELECT 1 FROM leases l JOIN workers w ON w.id = l.worker WHERE w.name = 'heir' AND l.state = 0 AND run = ? AND round = ? AND group_ordinal = ?"
@@ -567,7 +572,7 @@ def zombie_under_an_old_fence(cluster, made):
     return answer, run
 
 
-SHORT_LEASES = [*QUICK, "--lease-ttl-ms", 300]
+SHORT_LEASES = [*PATIENT, "--lease-ttl-ms", 300]
 
 
 @pytest.mark.parametrize("fault", [None, "no-fence-check"])
@@ -591,10 +596,10 @@ def test_garbage_under_an_old_fence(base_model, references, tmp_path, fault):
 
 
 def test_a_zombie_of_an_earlier_life_of_the_coordinator(base_model, reference, tmp_path):
-    with start(tmp_path, base_model) as cluster:
-        cluster.add_server("honest", *SLOW)
+    with start(tmp_path, base_model, coordinator=PATIENT) as cluster:
+        honest = cluster.add_server("honest", *SLOW)
         run = cluster.create_run(config(lease_samples_max=2))
-        wait_round(cluster, run, 1)
+        freeze_in_round(cluster, run, 1, honest)
         zombie = Zombie(cluster.coordinator)
         lease = cluster.wait_until("a lease for the zombie", lambda: zombie.beat() and zombie.take())[0]
         cluster.coordinator.kill()
@@ -608,6 +613,7 @@ def test_a_zombie_of_an_earlier_life_of_the_coordinator(base_model, reference, t
         assert zombie.id != former
         assert zombie.post(lease) == 403, "a lease is its incarnation's"
         assert zombie.post(lease, {**zombie.garbage(lease), "worker_id": former}) in (409, 410)
+        honest.thaw()
         cluster.add_server("helper", *FAST)
         played = finish(cluster, run)
     assert_same(played, reference)

@@ -18,7 +18,7 @@ def config(**more):
 
 def start(folder, model):
     cluster = Cluster(folder, model=model, trainer=["--threads", 1])
-    cluster.add_server("gen", "--slots", 16)
+    cluster.server = cluster.add_server("gen", "--slots", 16)
     return cluster
 
 
@@ -35,10 +35,10 @@ def reference(base_model, tmp_path_factory):
 
 
 def begin(cluster, number, **more):
-    """A run with keep_rounds that has come to this round, and whose first rounds are dropped."""
+    """A run with keep_rounds that has come to this round, and whose first rounds are dropped.  It goes on when its server is thawed."""
     run = cluster.create_run(config(keep_rounds=KEEP, **more))
-    cluster.wait_until(f"round {number}", lambda: (cluster.status(run)["version"] or 0) >= number)
-    cluster.wait_until("the first round is dropped", lambda: cluster.query("SELECT rollouts_state FROM rounds WHERE round = 0") == [(2,)])
+    dropped = "SELECT rollouts_state FROM rounds WHERE round = 0"
+    cluster.server.freeze_when(f"round {number}, and the first one dropped", lambda: (cluster.status(run)["version"] or 0) >= number and cluster.query(dropped) == [(2,)])
     return run
 
 
@@ -55,6 +55,7 @@ def test_dropped_rounds_are_told_and_the_database_stops_growing(base_model, refe
         run = begin(cluster, 14)
         timeline = call("GET", f"{cluster.coordinator.url}/v1/runs/{run}/timeline?from=0&limit=1")["rounds"][0]
         early = pages(cluster)
+        cluster.server.thaw()
         status = cluster.wait(run)
         assert digests(status) == reference[0]
         assert status["config"]["keep_rounds"] == KEEP
@@ -80,6 +81,7 @@ def test_a_trainer_that_comes_back_is_fed_what_was_kept(base_model, reference, t
     with start(tmp_path, base_model) as cluster:
         run = begin(cluster, 4 * EVERY + 1)
         cluster.trainer.kill()
+        cluster.server.thaw()
         folders = sorted((cluster.folder / "state" / run).glob("v*"), key=lambda folder: int(folder.name[1:]))
         if damaged:
             weights = folders[-1] / "optimizer.safetensors"
@@ -95,8 +97,9 @@ def test_a_trainer_that_comes_back_is_fed_what_was_kept(base_model, reference, t
 def test_a_replay_of_dropped_rounds_pauses_the_run_with_a_sentence(base_model, tmp_path):
     """A new state directory begins at version 0, whose round is gone."""
     with start(tmp_path, base_model) as cluster:
-        run = begin(cluster, 3 * EVERY + 1, rounds=100 * ROUNDS)  # so many that it goes on while the trainer is killed
+        run = begin(cluster, 3 * EVERY + 1, rounds=2 * ROUNDS)
         cluster.trainer.kill()
+        cluster.server.thaw()
         args = list(cluster.trainer.args)
         args[args.index("--state-dir") + 1] = cluster.folder / "new-state"
         cluster.trainer.restart(args=args)
