@@ -54,4 +54,4 @@ def wide_models(tmp_path_factory):
 def slow_server(wide_models, tmp_path_factory):
     """Alone, with the first of the wide models."""
     with Standalone(tmp_path_factory.mktemp("slow")) as alone:
-        yield alone.start("slow", "generation-server", ["--model", wide_models[0], "--slots", 4, "--threads", 1, "--isa", "v2", "--log-level", "warn"])
+        yield alone.start("slow", "generation-server", ["--model", wide_models[0], "--slots", 4, "--threads", 1, "--isa", "v2"])

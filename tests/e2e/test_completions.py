@@ -1,4 +1,5 @@
 """/v1/completions as clients of the OpenAI API use it: streams against whole answers, readers of all kinds, and a training run that must not notice them."""
+import contextlib
 import http.client
 import itertools
 import json
@@ -15,7 +16,7 @@ import jsonschema
 import pytest
 
 from contract import contract
-from harness import Cluster, Standalone, call, digests, exchange, grpo_config
+from harness import Cluster, Deadline, Standalone, call, digests, exchange, grpo_config
 
 pytestmark = pytest.mark.alone
 
@@ -51,12 +52,12 @@ def gauge(server, name):
 
 def at_rest(server, seconds=40):
     """No request is open, every slot is free and every page has come home."""
-    deadline = time.monotonic() + seconds
+    deadline = Deadline(seconds)
     while True:
         model = call("GET", server.url + "/v1/model")
         if gauge(server, "requests_open") == model["slots_busy"] == model["samples_waiting"] == 0 and model["kv_pages_free"] == model["kv_pages_total"]:
             return
-        assert time.monotonic() < deadline, model
+        assert not deadline.passed(), model
         time.sleep(0.01)
 
 
@@ -196,11 +197,14 @@ def test_curl_shows_a_readable_stream(gen):
 
 def test_tokens_come_while_the_rest_is_sampled(slow):
     """The first of many samples have been told long before the last begin."""
-    with Stream(slow.url, prompt=PROMPT, max_tokens=100, n=24, seed=1, ignore_eos=True) as stream:
+    with contextlib.ExitStack() as held:
+        held.enter_context(slow.slowly())
+        stream = held.enter_context(Stream(slow.url, prompt=PROMPT, max_tokens=100, n=24, seed=1, ignore_eos=True))
         chunks = iter(stream)
         next(chunks)
         model = call("GET", slow.url + "/v1/model")
         assert model["slots_busy"] == 1 and model["samples_waiting"] > 0
+        slow.hurry()
         ended = [chunk["choices"][0]["finish_reason"] for chunk in chunks]
     assert ended.count("length") == 24 and ended.index("length") < len(ended) / 2
 
@@ -301,10 +305,11 @@ LARGE = dict(prompt=PROMPT, max_tokens=110, n=128, seed=1, ignore_eos=True, logp
 
 def test_readers_that_hang_up_free_what_they_held(gen):
     before = gauge(gen, "tokens_sampled_total")
-    for i in range(20):
-        with Stream(gen.url, judged=False, **LARGE) as stream:
-            for _ in zip(range(i), stream):
-                pass
+    with gen.slowly():
+        for i in range(20):
+            with Stream(gen.url, judged=False, **LARGE) as stream:
+                for _ in zip(range(i), stream):
+                    pass
     at_rest(gen)
     assert gauge(gen, "tokens_sampled_total") - before < 20 * 128 * 110 / 2
 

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from contract import contract
-from harness import ROOT, Cluster, Standalone, call, exchange
+from harness import ROOT, Standalone, call, exchange, wait_until
 
 HERE = ROOT / "tests/e2e"
 VENV = ROOT / "build/openai"
@@ -75,7 +75,7 @@ def test_the_official_client_gets_what_it_asks_for(gen, python):
     done = subprocess.run([python, HERE / "openai_client.py", gen.url], capture_output=True, text=True, timeout=300)
     print(done.stdout, done.stderr)
     assert done.returncode == 0 and done.stdout.count("ok ") == 13
-    Cluster.wait_until(None, "the server is at rest", lambda: at_rest(gen))
+    wait_until("the server is at rest", lambda: at_rest(gen))
 
 
 def chunks(server, **body):

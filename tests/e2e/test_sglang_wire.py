@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from harness import Cluster, Standalone, call, exchange
+from harness import Standalone, call, exchange, wait_until
 
 PROMPT = list(b"7+5*3-4=")
 OTHER = list(b"1+2=")
@@ -24,6 +24,10 @@ def post(server, path, body=None):
 
 def get(server, path):
     return call("GET", server.url + path)
+
+
+def loads(server):
+    return get(server, "/v1/loads")["loads"][0]
 
 
 def refused(server, body):
@@ -177,20 +181,22 @@ def test_what_is_not_offered_is_refused_by_name(gen):
 def test_a_prompt_of_a_batch_is_ended_alone(slow_server):
     """And all of them with abort_all; the others' tokens are theirs."""
     body = {"input_ids": [PROMPT] * 6, "sampling_params": {"max_new_tokens": 110, "ignore_eos": True, "n": 3, "seed": 1}, "rid": [f"r{i}" for i in range(6)]}
-    thread, result = background(lambda: post(slow_server, "/generate", body))
-    Cluster.wait_until(None, "samples are decoded", lambda: get(slow_server, "/v1/loads")["loads"][0]["num_running_reqs"] > 0)
-    post(slow_server, "/pause_generation", {"mode": "in_place"})
+    with slow_server.slowly():
+        thread, result = background(lambda: post(slow_server, "/generate", body))
+        wait_until("samples are decoded", lambda: loads(slow_server)["num_running_reqs"] > 0)
+        post(slow_server, "/pause_generation", {"mode": "in_place"})
     post(slow_server, "/abort_request", {"rid": "r5"})
     post(slow_server, "/continue_generation")
     thread.join(60)
     finishes = [(made["meta_info"]["id"], made["meta_info"]["finish_reason"]["type"]) for made in result["answer"]]
     assert {finish for name, finish in finishes if name == "r5"} == {"abort"} and {finish for name, finish in finishes if name != "r5"} == {"length"}
-    thread, result = background(lambda: post(slow_server, "/generate", body))
-    Cluster.wait_until(None, "samples are decoded", lambda: get(slow_server, "/v1/loads")["loads"][0]["num_running_reqs"] > 0)
-    post(slow_server, "/abort_request", {"abort_all": True})
+    with slow_server.slowly():
+        thread, result = background(lambda: post(slow_server, "/generate", body))
+        wait_until("samples are decoded", lambda: loads(slow_server)["num_running_reqs"] > 0)
+        post(slow_server, "/abort_request", {"abort_all": True})
     thread.join(30)
     assert not thread.is_alive() and "abort" in {made["meta_info"]["finish_reason"]["type"] for made in result["answer"]}
-    Cluster.wait_until(None, "nothing is left", lambda: get(slow_server, "/v1/loads")["loads"][0]["num_total_reqs"] == 0)
+    wait_until("nothing is left", lambda: loads(slow_server)["num_total_reqs"] == 0)
 
 
 @pytest.mark.parametrize("rids, ends", [(["a", None], ["length", "length"]), ([None, "b"], ["length", "abort"])])
@@ -199,7 +205,7 @@ def test_prompts_without_a_name_stand_beside_named_ones(slow_server, rids, ends)
     body = {"input_ids": [PROMPT] * 2, "sampling_params": {"max_new_tokens": 60, "ignore_eos": True}, "rid": rids}
     post(slow_server, "/pause_generation", {"mode": "in_place"})
     thread, result = background(lambda: post(slow_server, "/generate", body))
-    Cluster.wait_until(None, "both prompts have come", lambda: get(slow_server, "/v1/loads")["loads"][0]["num_total_reqs"] == 2)
+    wait_until("both prompts have come", lambda: loads(slow_server)["num_total_reqs"] == 2)
     post(slow_server, "/abort_request", {"rid": "b"})
     post(slow_server, "/continue_generation")
     thread.join(60)
@@ -225,10 +231,18 @@ def test_what_is_retracted_computes_its_keys_and_values_anew(slow_server, wide_m
 
 
 def events_until_paused(server, body, mode):
-    """Pauses once tokens have come; returns a function that waits for the last event."""
-    process = subprocess.Popen(["curl", "-sN", server.url + "/generate", "-d", json.dumps(body)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline().startswith("data: ")
-    post(server, "/pause_generation", {"mode": mode})
+    """Pauses once tokens have come, and before the last; returns a function that waits for the last event.  One that was over too soon is asked for again."""
+    for _ in range(20):
+        with server.slowly():
+            process = subprocess.Popen(["curl", "-sN", server.url + "/generate", "-d", json.dumps(body)], stdout=subprocess.PIPE, text=True)
+            assert process.stdout.readline().startswith("data: ")
+            post(server, "/pause_generation", {"mode": mode})
+        if loads(server)["num_total_reqs"] > 0:
+            break
+        post(server, "/continue_generation")
+        process.communicate(timeout=60)
+    else:
+        raise AssertionError("every one was over too soon")
 
     def rest():
         lines = [line[6:] for line in process.stdout.read().split("\n") if line.startswith("data: ")]

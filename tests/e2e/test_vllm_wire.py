@@ -1,4 +1,5 @@
 """vLLM's wire: generation by ids, tokenizing, and prime-rl's sequence of calls by which a trainer has an engine rest, take weights from a folder and go on."""
+import contextlib
 import json
 import re
 import subprocess
@@ -7,7 +8,7 @@ import time
 
 import pytest
 
-from harness import Cluster, Standalone, call, exchange, grpo_config
+from harness import Cluster, Standalone, call, exchange, grpo_config, wait_until
 
 PROMPT = list(b"7+5*3-4=")
 
@@ -93,9 +94,10 @@ def test_prime_rls_calls_swap_weights_under_running_requests(slow_server, wide_m
     """pause?mode=keep, update_weights, resume: what runs goes on under the new weights, and says which token is whose."""
     params = {"max_tokens": 110, "temperature": 0, "ignore_eos": True, "n": 4}
     old = generate(slow_server, sampling_params=params)["choices"]
-    thread, result = background(lambda: generate(slow_server, sampling_params={**params, "seed": 1, "n": 64}))
-    Cluster.wait_until(None, "samples are decoded", lambda: sampled(slow_server) > 0)
-    assert post(slow_server, "/pause?mode=keep&clear_cache=false") == {"status": "paused"}
+    with slow_server.slowly():
+        thread, result = background(lambda: generate(slow_server, sampling_params={**params, "seed": 1, "n": 64}))
+        wait_until("samples are decoded", lambda: sampled(slow_server) > 0)
+        assert post(slow_server, "/pause?mode=keep&clear_cache=false") == {"status": "paused"}
     assert call("GET", slow_server.url + "/is_paused") == {"is_paused": True}
     before = post(slow_server, "/weight_checker", {"action": "checksum"})
     assert post(slow_server, "/update_weights", {"weight_dir": str(wide_models[1]), "weight_version": "7"}) == {"status": "ok", "weight_version": "7"}
@@ -120,36 +122,45 @@ def test_prime_rls_calls_swap_weights_under_running_requests(slow_server, wide_m
 
 def test_what_is_aborted_answers_with_what_it_has(slow_server):
     for end in (lambda: post(slow_server, "/pause"), lambda: post(slow_server, "/abort_requests", {"request_ids": ["other", "long"]})):
-        thread, result = background(lambda: generate(slow_server, request_id="long", sampling_params={"max_tokens": 110, "ignore_eos": True, "n": 128}))
-        Cluster.wait_until(None, "samples are decoded", lambda: sampled(slow_server) > 0)
-        end()
+        with slow_server.slowly():
+            thread, result = background(lambda: generate(slow_server, request_id="long", sampling_params={"max_tokens": 110, "ignore_eos": True, "n": 128}))
+            wait_until("samples are decoded", lambda: sampled(slow_server) > 0)
+            end()
         thread.join(30)
         assert not thread.is_alive() and "abort" in {choice["finish_reason"] for choice in result["answer"]["choices"]}
         post(slow_server, "/resume")
     assert generate(slow_server)["choices"][0]["finish_reason"] in ("stop", "length")
 
 
+@contextlib.contextmanager
+def pause_is_awaited(server, path):
+    """Many tokens are asked for, and a pause at their end, which the engine has heard of long before: both calls, (thread, result) each."""
+    def heard():
+        return server.log_text().count("rests when the requests that are open have ended")
+
+    before = heard()
+    with server.slowly():
+        early = background(lambda: generate(server, sampling_params={"max_tokens": 110, "ignore_eos": True, "n": 32}))
+        wait_until("samples are decoded", lambda: sampled(server) > 0)
+        resting = background(lambda: exchange("POST", server.url + path))
+        wait_until("the engine has heard of the pause", lambda: heard() > before)
+        yield early, resting
+
+
 def test_a_pause_may_wait_for_what_is_open(slow_server):
     """Nothing of it is cut short; what comes meanwhile is held until the server goes on, and a pause that is taken back says so."""
-    params = {"max_tokens": 110, "ignore_eos": True, "n": 12}
-    early, first = background(lambda: generate(slow_server, sampling_params=params))
-    Cluster.wait_until(None, "samples are decoded", lambda: sampled(slow_server) > 0)
-    resting, status = background(lambda: post(slow_server, "/pause?mode=wait&clear_cache=true"))
-    time.sleep(0.05)
-    late, second = background(lambda: generate(slow_server, sampling_params={**params, "n": 1}))
+    with pause_is_awaited(slow_server, "/pause?mode=wait&clear_cache=true") as ((early, first), (resting, status)):
+        late, second = background(lambda: generate(slow_server, sampling_params={"max_tokens": 110, "ignore_eos": True}))
     resting.join(60)
-    assert status["answer"] == {"status": "paused"} and call("GET", slow_server.url + "/is_paused")["is_paused"]
+    assert (status["answer"][0], json.loads(status["answer"][2])) == (200, {"status": "paused"}) and call("GET", slow_server.url + "/is_paused")["is_paused"]
     early.join(10)
     assert {len(choice["token_ids"]) for choice in first["answer"]["choices"]} == {110} and late.is_alive()
     assert post(slow_server, "/pause?mode=wait") == {"status": "paused"}, "it may be repeated"
     post(slow_server, "/resume")
     late.join(30)
     assert len(second["answer"]["choices"][0]["token_ids"]) == 110
-    early, first = background(lambda: generate(slow_server, sampling_params={**params, "n": 32}))
-    Cluster.wait_until(None, "samples are decoded", lambda: sampled(slow_server) > 0)
-    resting, status = background(lambda: exchange("POST", slow_server.url + "/pause?mode=wait"))
-    time.sleep(0.1)
-    post(slow_server, "/resume")
+    with pause_is_awaited(slow_server, "/pause?mode=wait") as ((early, first), (resting, status)):
+        post(slow_server, "/resume")
     resting.join(30)
     early.join(30)
     assert status["answer"][0] == 409 and not call("GET", slow_server.url + "/is_paused")["is_paused"] and len(first["answer"]["choices"]) == 32

@@ -487,6 +487,7 @@ static enum rc await_pause(struct staging *s, struct policy *policy, struct err 
   const struct engine *e = s->loaded->engine;
   const int64_t until_ms = clock_monotonic_ms() + PAUSE_WAIT_MS;
   bool stopping = false;
+  if (engine_pausing(e)) log_info("rests when the requests that are open have ended");
   while (engine_pausing(e) && !stopping && clock_monotonic_ms() < until_ms) {
     const struct timespec nap = clock_deadline_in(ACTIVATION_NAP_MS);
     pthread_mutex_lock(&s->mutex);
