@@ -14,13 +14,13 @@ import time
 
 import pytest
 
-from harness import BIN, DATA, Cluster, Service, call, digests, exchange, grpo_config
+from harness import BIN, DATA, Cluster, Deadline, Service, call, digests, exchange, grpo_config
 from hostile_peer import Peer
 
 ROUNDS = 30
 HUGE = 2**63 - 1
 MODEL = ["--model", DATA / "model"]
-TTL = ["--worker-ttl-ms", 1200, "--heartbeat-ms", 200]
+TTL = ["--worker-ttl-ms", 3000, "--heartbeat-ms", 200]
 
 
 def config():
@@ -29,7 +29,7 @@ def config():
 
 def start(folder, coordinator=(), trainer=()):
     cluster = Cluster(folder, coordinator=coordinator, trainer=["--random-init", 1, *trainer])
-    cluster.add_server("gen", "--slots", 4)
+    cluster.server = cluster.add_server("gen", "--slots", 4)
     cluster.authority()  # it has the place
     return cluster
 
@@ -41,15 +41,16 @@ def wanted(tmp_path_factory):
 
 
 def until(what, condition, seconds=30):
-    deadline = time.monotonic() + seconds
+    deadline = Deadline(seconds)
     while not (value := condition()):
-        assert time.monotonic() < deadline, what
+        assert not deadline.passed(), what
         time.sleep(0.02)
     return value
 
 
 def begun(cluster):
-    """A run that is in the middle."""
+    """A run that is in the middle, and stays there until its server is no longer slow."""
+    cluster.server.slow_down()
     run = cluster.create_run(config())
     until("the run has begun", lambda: (cluster.status(run)["version"] or 0) >= 2)
     return run
@@ -85,6 +86,7 @@ def test_a_refused_message_with_a_huge_epoch_harms_no_run(tmp_path, wanted):
         step = {**head, "step_id": "r9.0", "groups": ["r9.0.0"], "denominator": 1.0, "last": False, "stage_timeout_ms": 100, "push_to": []}
         for path, body in (("submit-batch", batch), ("submit-step", step), ("runs", open_request("r9", HUGE))):
             assert exchange("POST", f"{cluster.trainer.url}/v1/{path}", body)[0] == 409, path
+        cluster.server.hurry()
         assert digests(cluster.wait(run)) == wanted
         cluster.trainer.kill()
         cluster.trainer.restart()
@@ -121,6 +123,7 @@ def test_a_second_trainer_stands_by_and_the_run_ends_as_if_it_were_not_there(tmp
         worker = {"name": "trainer", "kind": "trainer", "url": garbage.url, "slots": 0, "exactness": "invariant"}  # even the same name
         assert call("POST", cluster.coordinator.url + "/v1/workers", worker)["role"] == "standby"
         until("it stands by", lambda: roles(cluster).get("another-model") == "standby")
+        cluster.server.hurry()
         assert digests(cluster.wait(run)) == wanted
         assert not garbage.asked
     garbage.close()
@@ -133,7 +136,8 @@ def test_a_restarted_trainer_has_its_place_at_once_under_another_name_and_addres
         cluster.trainer.kill()
         args = [*cluster.trainer.args, "--name", "renamed"]
         cluster.trainer.restart(args=args, port=0)
-        assert digests(cluster.wait(run, seconds=30)) == wanted
+        cluster.server.hurry()
+        assert digests(cluster.wait(run)) == wanted
         assert roles(cluster) == {"renamed": "holder", "another-model": "standby"}
 
 
@@ -143,7 +147,8 @@ def test_a_standby_of_the_same_model_goes_on_with_the_run(tmp_path, wanted):
         until("it stands by", lambda: roles(cluster).get("second") == "standby")
         run = begun(cluster)
         cluster.trainer.kill()
-        assert digests(cluster.wait(run, seconds=30)) == wanted
+        cluster.server.hurry()
+        assert digests(cluster.wait(run)) == wanted
         assert roles(cluster)["second"] == "holder"
 
 
@@ -153,7 +158,8 @@ def test_a_standby_of_another_model_pauses_the_run_and_the_first_goes_on(tmp_pat
         until("it stands by", lambda: roles(cluster).get("wrong") == "standby")
         run = begun(cluster)
         cluster.trainer.kill()
-        status = cluster.wait(run, seconds=30, state="paused")
+        cluster.server.hurry()
+        status = cluster.wait(run, state="paused")
         assert "other weights" in status["error"] and "resume" in status["error"], status["error"]
         cluster.trainer.restart()
         until("it stands by", lambda: roles(cluster).get("trainer") == "standby")
@@ -161,17 +167,18 @@ def test_a_standby_of_another_model_pauses_the_run_and_the_first_goes_on(tmp_pat
         until("it has the place", lambda: roles(cluster).get("trainer") == "holder")
         assert cluster.status(run)["state"] == "paused"  # until somebody says so
         assert resume(cluster, run) == "running"
-        assert digests(cluster.wait(run, seconds=30)) == wanted
+        assert digests(cluster.wait(run)) == wanted
 
 
 def test_a_run_waits_for_a_trainer_that_is_gone(tmp_path, wanted):
     with start(tmp_path, coordinator=TTL) as cluster:
         run = begun(cluster)
         cluster.trainer.kill()
+        cluster.server.hurry()
         status = until("it says so", lambda: (s := cluster.status(run))["waiting_for"] == "no trainer is registered" and s)
         assert status["state"] == "running" and status["error"] is None
         cluster.trainer.restart()
-        assert digests(cluster.wait(run, seconds=30)) == wanted
+        assert digests(cluster.wait(run)) == wanted
         assert cluster.status(run)["waiting_for"] is None
 
 
@@ -209,6 +216,7 @@ def test_a_full_disk_under_the_checkpoints_makes_the_run_wait(tmp_path, wanted):
     with small_disk(tmp_path / "disk", 24) as disk, start(tmp_path, trainer=["--state-dir", tmp_path / "disk/state"]) as cluster:
         run = begun(cluster)
         make_room = fill(disk, cluster.trainer)
+        cluster.server.hurry()
         status = until("it waits", lambda: (s := cluster.status(run))["waiting_for"] and s)
         assert status["state"] == "running" and ("No space left" if disk else "too large") in status["waiting_for"], status["waiting_for"]
         until("nothing is left half written", lambda: not any(name.startswith(".partial") for name in os.listdir(tmp_path / "disk/state" / run)))
@@ -216,7 +224,7 @@ def test_a_full_disk_under_the_checkpoints_makes_the_run_wait(tmp_path, wanted):
         time.sleep(2.5)  # it tries again, in vain
         assert cluster.status(run)["version"] == status["version"]
         make_room()
-        assert digests(cluster.wait(run, seconds=30)) == wanted
+        assert digests(cluster.wait(run)) == wanted
         assert cluster.status(run)["waiting_for"] is None
 
 
@@ -224,6 +232,7 @@ def test_a_run_that_waits_for_room_can_be_stopped_and_the_next_one_begins_when_t
     with small_disk(tmp_path / "disk", 24) as disk, start(tmp_path, trainer=["--state-dir", tmp_path / "disk/state"]) as cluster:
         run = begun(cluster)
         make_room = fill(disk, cluster.trainer)
+        cluster.server.hurry()
         until("it waits", lambda: cluster.status(run)["waiting_for"])
         call("POST", f"{cluster.coordinator.url}/v1/runs/{run}/stop")
         cluster.wait(run, seconds=20, state="stopped")

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from harness import BIN, DATA, FAULT_BIN, ROOT, HttpError, call, digests, grpo_config
+from harness import BIN, DATA, FAULT_BIN, ROOT, SLOWLY, HttpError, call, digests, grpo_config
 from test_overlap import CONSUMED, DONE, FAST, FILTERED, QUICK, ROUND_DONE, SLOW, audit_versions, number, start
 
 ROUNDS, GROUPS, SAMPLES, MAX_LAG = 12, 6, 8, 3
@@ -174,12 +174,13 @@ def test_sampling_stays_within_its_bound(base_model, tmp_path):
 def test_what_a_full_queue_does(base_model, tmp_path, full):
     """The trainer stands still for a while, and sampling goes on or not."""
     with start(tmp_path, base_model) as cluster:
-        cluster.add_server("one", *FAST)
+        server = cluster.add_server("one", *FAST, SLOWLY)
         run = cluster.create_run(config(samples_ahead=GROUPS * SAMPLES, full=full))
         sealed = "SELECT count(*) FROM groups WHERE run = ? AND state = 1"
         dropped = "SELECT count(*) FROM groups WHERE run = ? AND state = 4 AND reason = 'queue'"
         cluster.wait_until("a step is over", lambda: cluster.status(run)["history"])
         cluster.trainer.freeze()
+        server.hurry()
         if full == "block":
             cluster.wait_until("the queue is full", lambda: cluster.query(sealed, number(run)) == [(GROUPS,)])
         else:

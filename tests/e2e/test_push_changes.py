@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from harness import Cluster, call, digests, grpo_config
+from harness import SLOWLY, Cluster, call, digests, grpo_config
 from hostile_peer import Proxy
 
 ROUNDS = 8
@@ -79,11 +79,14 @@ def test_a_run_is_the_same_with_changes(base_model, reference, tmp_path):
 
 def test_a_server_started_again_gets_it_whole_and_then_changes(base_model, reference, tmp_path):
     with Cluster(tmp_path, model=base_model, coordinator=["--worker-ttl-ms", 2000, "--heartbeat-ms", 200]) as cluster:
-        first, second = (cluster.add_server(name, "--slots", 16) for name in "ab")
+        first, second = (cluster.add_server(name, "--slots", 16, SLOWLY) for name in "ab")
         run = cluster.create_run(config())
         cluster.wait_until("some versions", lambda: (cluster.status(run)["round"] or 0) >= 3)
         second.kill()
         second.restart()
+        cluster.wait_until("it has weights again", lambda: second.metric('leasehold_generation_versions_staged_total{way="pull"}'))
+        for server in (first, second):
+            server.hurry()
         assert digests(cluster.wait(run)) == reference
         assert first.metric("leasehold_generation_versions_from_changes_total") > 0
         restarted = second.metric("leasehold_generation_versions_from_changes_total")

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from harness import BIN, DATA, Cluster, HttpError, call, digests, grpo_config, warmup_config
+from harness import BIN, DATA, SLOWLY, Cluster, HttpError, call, digests, grpo_config, warmup_config
 from ranks import Ranks
 
 ROUNDS = 2
@@ -95,10 +95,11 @@ def test_a_checkpoint_that_a_queued_run_starts_from_stays_while_its_run_goes_on(
     made = grpo(rounds=12, keep_last=1)
     made["training"]["checkpoint_every"] = 1
     with Cluster(tmp_path, model=base_model, trainer=["--threads", 1]) as cluster:
-        cluster.add_server("gen", "--slots", 16)
+        server = cluster.add_server("gen", "--slots", 16, SLOWLY)
         first = cluster.create_run(made)
-        cluster.wait_until("some rounds", lambda: len(cluster.status(first)["history"]) >= 3)
+        cluster.wait_until("some rounds", lambda: len(cluster.status(first)["history"]) >= 2)
         call("POST", f"{cluster.coordinator.url}/v1/runs/{first}/pause")  # so that no step is under way that has not heard of it
+        server.hurry()
         cluster.wait_until("nothing is under way", lambda: cluster.query("SELECT 1 FROM rounds WHERE run = 1 GROUP BY run HAVING sum(state = 0) = 1 AND sum(finished = 0) = 1 AND NOT EXISTS (SELECT 1 FROM leases WHERE state = 0)"))
         second = cluster.create_run(grpo(start={"run": first, "version": "latest"}))
         call("POST", f"{cluster.coordinator.url}/v1/runs/{first}/resume")
@@ -226,8 +227,9 @@ def test_current_tells_of_a_version_that_the_trainer_has_lost(base_model, tmp_pa
 def test_a_trainer_killed_in_mid_run_takes_up_the_run_with_its_start(base_model, alone, tmp_path):
     """With its checkpoints, and with nothing but the model: both reach the bits of the run alone, though another run went before it."""
     with Cluster(tmp_path, model=base_model) as cluster:
-        cluster.add_server("gen", "--slots", 16)
+        server = cluster.add_server("gen", "--slots", 16)
         cluster.run(warmup_config(1))
+        server.slow_down()
         run = cluster.create_run({**grpo(), "rounds": ROUNDS + 2})
         for lost in (False, True):
             cluster.wait_until("a round further", lambda: len(cluster.status(run)["history"]) > lost)
@@ -235,6 +237,7 @@ def test_a_trainer_killed_in_mid_run_takes_up_the_run_with_its_start(base_model,
             if lost:
                 shutil.rmtree(tmp_path / "state")
             cluster.trainer.restart()
+        server.hurry()
         assert digests(cluster.wait(run))[:ROUNDS] == alone[1]
         assert begun_with(cluster, run) == alone[0]
 

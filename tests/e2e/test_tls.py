@@ -62,8 +62,7 @@ def expected(folder):
 def cluster(folder, authority, pair):
     live = [shutil.copy(file, folder / f"live.{ending}") for file, ending in zip(pair, ("pem", "key"))]
     with Cluster(folder / "secure", trainer=["--random-init", 1], tls=Tls(authority, *live)) as made:
-        made.add_server("gen-1", "--slots", 8)
-        made.add_server("gen-2", "--slots", 8)
+        made.servers = [made.add_server(name, "--slots", 8) for name in ("gen-1", "gen-2")]
         yield made
 
 
@@ -102,9 +101,12 @@ def test_a_run_over_mutual_tls_ends_as_over_http(cluster, expected):
 def test_files_are_replaced_in_the_middle_of_a_run(cluster, authority, stranger, expected):
     live, key = cluster.tls.certificate, cluster.tls.key
     new, new_key = authority.certificate("renewed", NAMES)
-    run = cluster.create_run(config())
-    cluster.wait_until("the run is under way", lambda: cluster.status(run)["state"] == "running")
-    call("POST", f"{cluster.coordinator.url}/v1/runs/{run}/pause")
+    with contextlib.ExitStack() as slow:
+        for server in cluster.servers:
+            slow.enter_context(server.slowly())
+        run = cluster.create_run(config())
+        cluster.wait_until("the run is under way", lambda: cluster.status(run)["state"] == "running")
+        call("POST", f"{cluster.coordinator.url}/v1/runs/{run}/pause")
     assert len(cluster.status(run)["history"]) <= ROUNDS  # not at its end: it goes on below
     first = served(cluster.coordinator)
     replace(live, new)  # for a while the key is another one's

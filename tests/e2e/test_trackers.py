@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 import tracks
-from harness import ROOT, Cluster, call, grpo_config
+from harness import ROOT, SLOWLY, Cluster, call, grpo_config
 
 ROUNDS = 30
 
@@ -92,12 +92,13 @@ def check_figures(cluster, run, lines, status):
 
 def test_every_round_is_written_once_whatever_is_killed_and_cut_off(base_model, tmp_path):
     with Cluster(tmp_path, model=base_model, coordinator=flags(tmp_path)) as cluster:
-        cluster.add_server("gen", "--slots", 16)
+        server = cluster.add_server("gen", "--slots", 16, SLOWLY)
         run = cluster.create_run(config())
         folder = tmp_path / "tracks" / run
         cluster.wait_until("two rounds are written while the run goes on", lambda: (folder / "metrics.jsonl").exists() and len(tracks.lines(folder)) >= 2)
         assert cluster.status(run)["state"] == "running"
         cluster.coordinator.kill()
+        server.hurry()
         with open(folder / "metrics.jsonl", "r+b") as torn, open(tracks.event_file(folder), "r+b") as records:
             torn.truncate(torn.seek(0, 2) - 7)  # as a crash leaves a record that was being written
             records.seek(0, 2)
