@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from harness import Standalone, call, exchange
+from harness import Deadline, Standalone, call, exchange
 
 GREEDY = {"input_ids": list(b"7+5*3-4="), "sampling_params": {"max_new_tokens": 12, "temperature": 0, "ignore_eos": True}}
 NOWHERE = "0" * 64
@@ -42,9 +42,9 @@ def still_well(alone):
 
 
 def wait_until(true, seconds=40):
-    deadline = time.monotonic() + seconds
+    deadline = Deadline(seconds)
     while not true():
-        assert time.monotonic() < deadline
+        assert not deadline.passed()
         time.sleep(0.01)
 
 
@@ -180,6 +180,7 @@ LONG = {"input_ids": [49], "sampling_params": {"max_new_tokens": 95, "n": 256, "
 
 
 def test_too_many_are_429_and_a_hang_up_frees_what_it_held(alone):
+    before = gauge(alone.gen, "tokens_sampled_total")
     peers = [connect(alone.gen) for _ in range(16)]  # 16 x 256 samples: all that may be open
     for peer in peers:
         peer.sendall(post_bytes("/v1/generate", LONG))
@@ -188,13 +189,15 @@ def test_too_many_are_429_and_a_hang_up_frees_what_it_held(alone):
     wait_until(lambda: call("GET", alone.gen.url + "/v1/model")["samples_waiting"] > 3000)  # shown by the engine after its next step
     for peer in peers:
         peer.close()
-    at_rest(alone.gen, 3)
+    at_rest(alone.gen)
+    assert gauge(alone.gen, "tokens_sampled_total") - before < 16 * 256 * 95 / 2
     wait_until(lambda: gauge(alone.gen, "requests_open") == 0)  # what they held is given back with their answers, which come after the engine's rest
     generate(alone.gen, GREEDY)
     for _ in range(200):  # gone before the engine has even heard of it
         with connect(alone.gen) as peer:
             peer.sendall(post_bytes("/v1/generate", LONG))
-    at_rest(alone.gen, 5)
+    at_rest(alone.gen)
+    assert gauge(alone.gen, "tokens_sampled_total") - before < (16 + 200) * 256 * 95 / 8
 
 
 def test_a_thousand_connections_at_once(alone):
@@ -221,7 +224,7 @@ def test_slow_and_broken_peers_do_not_hold_up_others(alone):
         peer.sendall([b"POST /v1/gen", b"POST /v1/generate HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{", b"\x00\xff\r\n\r\n", b"POST /v1/generate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFFF\r\n"][i % 4])
     began = time.monotonic()
     generate(alone.gen, GREEDY)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 8, "a fraction of what a head may take"
     for peer in peers:
         peer.close()
 

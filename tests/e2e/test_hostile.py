@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from harness import BIN, DATA, Cluster, call, digests, exchange, grpo_config, warmup_config
+from harness import BIN, DATA, Cluster, Deadline, call, digests, exchange, grpo_config, warmup_config
 from hostile_peer import LIES, FakeCoordinator, Peer, Proxy, altered, lost_answer, says, whole
 
 SERVICES = ["coordinator", "generation-server", "trainer-server"]
@@ -39,9 +39,9 @@ class Alone(Cluster):
 
 
 def until(true, seconds=SENTENCE_SECONDS, what=""):
-    deadline = time.monotonic() + seconds
+    deadline = Deadline(seconds)
     while not (value := true()):
-        assert time.monotonic() < deadline, what() if callable(what) else what
+        assert not deadline.passed(), what() if callable(what) else what
         time.sleep(0.05)
     return value
 

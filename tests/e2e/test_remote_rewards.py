@@ -16,8 +16,14 @@ from test_cli import said
 SCORES = """
 import pathlib, time
 mode = pathlib.Path(__file__).with_name("mode")
+scored = 0  # in mode "few", whose others are not answered as long as it is that
 def score(prompt, response, label):
+    global scored
     now = mode.read_text()
+    scored = scored + 1 if now == "few" else 0
+    while now == "few" and scored > 8:
+        time.sleep(0.01)
+        now = mode.read_text()
     if now == "slow":
         time.sleep(0.03)
     if now == "wrong":
@@ -163,7 +169,7 @@ def test_slow_wrong_and_killed_servers_cost_time_only(cluster, judge, expected):
 
 
 def test_a_killed_coordinator_asks_again_and_counts_once(cluster, judge, expected):
-    judge.mode("slow")
+    judge.mode("few")
     run = cluster.create_run(config(http(judge, batch=1, concurrency=2)))
     cluster.wait_until("some rewards are in", lambda: cluster.query("SELECT count(*) FROM remote_rewards WHERE run = ? AND state = 1", int(run[1:]))[0][0] >= 5)
     cluster.coordinator.kill()
@@ -211,7 +217,7 @@ def counted_ms(cluster, run):
 
 
 def test_a_deadline_goes_on_where_a_killed_coordinator_left_it(cluster, judge, expected):
-    deadline_ms, before_ms = 1500, 1100  # beginning anew it would come to their sum
+    deadline_ms, before_ms = 3000, 2200  # beginning anew it would come to their sum
     judge.kill()
     run = cluster.create_run(config(http(judge, deadline_ms=deadline_ms)))
     cluster.wait_until("the deadline is near", lambda: counted_ms(cluster, run) >= before_ms)
@@ -227,7 +233,7 @@ def test_a_deadline_goes_on_where_a_killed_coordinator_left_it(cluster, judge, e
 
 @pytest.mark.long
 def test_a_server_that_is_dead_for_a_minute_costs_a_minute(cluster, judge, expected):
-    judge.mode("slow")
+    judge.mode("few")
     run = cluster.create_run(config(http(judge, batch=1, concurrency=2)))
     cluster.wait_until("some rewards are in", lambda: (known := cluster.status(run)["reward_servers"]) and known[0]["answered"] >= 3)
     judge.kill()

@@ -144,7 +144,8 @@ def test_runs_queue_pause_resume_and_stop(cluster):
     assert cluster.status(second)["state"] == "queued"
     call("POST", f"{url}/v1/runs/{first}/pause")
     cluster.wait(first, state="paused")
-    time.sleep(0.5)
+    at_rest = "SELECT sum(state = 0) = 1 AND sum(finished = 0) = 1 AND NOT EXISTS (SELECT 1 FROM leases WHERE state = 0) FROM rounds WHERE run = ?"
+    cluster.wait_until("nothing is under way", lambda: cluster.query(at_rest, int(first[1:])) == [(1,)])
     before = len(cluster.status(first)["history"])
     time.sleep(0.7)
     assert len(cluster.status(first)["history"]) == before

@@ -3,7 +3,6 @@
 One run a mode, looked at from all sides.  Tolerances are for borders (milliseconds of a clock read twice), never for time that is missing.
 """
 import re
-import time
 
 import pytest
 
@@ -59,6 +58,18 @@ def close(a, b, share=0.01, absolute=0.0):
     return abs(a - b) <= max(absolute, share * max(abs(a), abs(b)))
 
 
+def wait_heard_twice(cluster):
+    """What a worker says in its second heartbeat from now it has said after this was called."""
+    heard = {}
+
+    def twice():
+        for worker in call("GET", cluster.coordinator.url + "/v1/workers")["workers"]:
+            heard.setdefault(worker["name"], set()).add(worker["seen_ms"])
+        return all(len(times) > 2 for times in heard.values())
+
+    cluster.wait_until("all workers were heard twice", twice)
+
+
 @pytest.fixture(scope="module", params=["sync", "pipelined"])
 def look(request, tmp_path_factory, larger_model):
     folder = tmp_path_factory.mktemp(f"timeline-{request.param}")
@@ -70,7 +81,7 @@ def look(request, tmp_path_factory, larger_model):
         config["mode"] = request.param
         run = cluster.create_run(config)
         cluster.wait(run)
-        time.sleep(4 * HEARTBEAT_MS / 1000)  # the servers' last figures come with the heartbeat after the end
+        wait_heard_twice(cluster)  # the servers' last figures come with the heartbeat after the end
         yield Look(cluster, run)
 
 
