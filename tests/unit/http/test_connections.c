@@ -204,13 +204,19 @@ static void test_a_slow_but_steady_body_is_not_cut(void **state) {
 }
 
 static void test_an_idle_connection_outlives_the_head_deadline(void **state) {
-  struct fixture *f = start(state, (struct service_limits){.head_timeout_ms = HEAD_MS, .idle_timeout_ms = IDLE_MS});
+  struct fixture *f = start(state, (struct service_limits){.head_timeout_ms = HEAD_MS, .idle_timeout_ms = 60000});
   int fd = peer_from(f, 0, "GET /now HTTP/1.1\r\nHost: t\r\n\r\n");
   free(peer_read(fd, "len=0"));
   clock_sleep_ms(2 * HEAD_MS);
   peer_send(fd, "GET /now HTTP/1.1\r\nHost: t\r\n\r\n");
   free(peer_read(fd, "len=0"));
+}
+
+static void test_an_idle_connection_is_closed(void **state) {
+  struct fixture *f = start(state, (struct service_limits){.idle_timeout_ms = IDLE_MS});
   const int64_t begin_ms = clock_monotonic_ms();
+  int fd = peer_from(f, 0, "GET /now HTTP/1.1\r\nHost: t\r\n\r\n");
+  free(peer_read(fd, "len=0"));
   char *said = peer_read(fd, ""); /* it is closed without a word: words would answer the next request */
   assert_string_equal(said, "");
   free(said);
@@ -247,7 +253,7 @@ static void test_a_peer_that_does_not_take_its_answer_is_closed(void **state) {
 }
 
 static void test_a_peer_that_takes_its_answer_slowly_gets_it_whole(void **state) {
-  struct fixture *f = start(state, (struct service_limits){.body_timeout_ms = LATE_MS, .pace_bytes = PACE});
+  struct fixture *f = start(state, (struct service_limits){.body_timeout_ms = 10 * LATE_MS, .pace_bytes = PACE});
   char first[4096];
   int fd = peer_from(f, 0, "GET /large HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
   const ssize_t n = recv(fd, first, sizeof first, 0);
@@ -417,6 +423,7 @@ int main(void) {
       TEST(test_a_body_cannot_save_up_time),
       TEST(test_a_slow_but_steady_body_is_not_cut),
       TEST(test_an_idle_connection_outlives_the_head_deadline),
+      TEST(test_an_idle_connection_is_closed),
       TEST(test_the_head_of_a_later_request_has_a_deadline_too),
       TEST(test_a_peer_that_does_not_take_its_answer_is_closed),
       TEST(test_a_peer_that_takes_its_answer_slowly_gets_it_whole),

@@ -151,7 +151,7 @@ static void test_deadline(void **state) {
   int64_t begin_ms = clock_monotonic_ms();
   expect_answer(f->port, "GET /wait/x", "", 504, "cancelled for reason 0");
   int64_t took_ms = clock_monotonic_ms() - begin_ms;
-  if (took_ms < 60 || took_ms > 2000) fail_msg("a deadline of 60 ms came after %lld ms", (long long)took_ms);
+  if (took_ms < 60 || took_ms > 20000) fail_msg("a deadline of 60 ms came after %lld ms", (long long)took_ms);
   assert_int_equal(atomic_load(&f->desk.cancelled[HTTP_CANCEL_DEADLINE]), 1);
 }
 
@@ -245,9 +245,9 @@ static void test_shutdown_answers_the_suspended(void **state) {
   for (int i = 0; i < 20; i++) fds[i] = ask_later(f->port, "x");
   expect_soon(&f->desk.arrived, 20);
   int64_t begin_ms = clock_monotonic_ms();
-  http_server_stop(f->server, 5000);
+  http_server_stop(f->server, 60000);
   f->server = NULL;
-  assert_true(clock_monotonic_ms() - begin_ms < 3000); /* as soon as all are answered */
+  assert_true(clock_monotonic_ms() - begin_ms < 20000); /* as soon as all are answered */
   assert_int_equal(atomic_load(&f->desk.cancelled[HTTP_CANCEL_SHUTDOWN]), 20);
   for (int i = 0; i < 20; i++) {
     char *text = peer_read(fds[i], "");
