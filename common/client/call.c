@@ -14,6 +14,12 @@ void client_url(struct buf *url, const char *base_url, const char *path, const c
   buf_puts(url, tail);
 }
 
+/* Services of one version send each other nothing that the other does not know. */
+static void tell_versions(struct err *err) {
+  if (err && strstr(err->message, "unknown field"))
+    err_in_file(err, "the two services are of different versions, and go on once both are of the newer one");
+}
+
 /* Sends, and refuses every status but 2xx.  The caller frees *answer when RC_OK. */
 static enum rc exchange(struct client_call *call, struct http_answer *answer, struct err *err) {
   enum rc rc = buf_check(&call->url, err);
@@ -38,6 +44,7 @@ static enum rc exchange(struct client_call *call, struct http_answer *answer, st
     rc = http_client_call(call->http, &sent, answer, err);
     if (rc == RC_OK && (answer->status < 200 || answer->status > 299)) {
       rc = http_answer_error(answer, call->what, err);
+      tell_versions(err);
       http_answer_free(answer);
     }
   }
@@ -71,6 +78,7 @@ enum rc client_call_either(struct client_call *call, client_decode decode, clien
       err_in_file(&fault, "the answer could not be understood");
     }
     if (rc != RC_OK) err_set(err, rc, fault.field, "%s: %s", call->what, fault.message);
+    if (rc != RC_OK) tell_versions(err);
   }
   http_answer_free(&answer);
   return rc;

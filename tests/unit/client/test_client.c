@@ -27,7 +27,7 @@ static struct {
   char claim[3][64]; /* epoch, fence, worker */
   struct buf body;
   const char *answer; /* NULL: the handler's own */
-  enum rc refuse;     /* not RC_OK: fail with it */
+  enum rc refuse;     /* not RC_OK: fail with it; then the answer is its sentence */
 } seen = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static struct http_server *server;
@@ -58,12 +58,13 @@ static void answer(struct http_request *r, const char *param, int status, const 
   buf_clear(&seen.body);
   buf_append(&seen.body, body ? body : "", len);
   const enum rc refuse = seen.refuse;
+  const char *sentence = seen.answer ? seen.answer : "expected epoch 4, got 3";
   if (seen.answer) text = seen.answer;
   pthread_mutex_unlock(&seen.lock);
   struct err err = {0};
   struct buf out = BUF_INIT;
   if (refuse) {
-    err_set(&err, refuse, "epoch", "expected epoch 4, got 3");
+    err_set(&err, refuse, "epoch", "%s", sentence);
     http_fail(r, &err);
   } else {
     buf_puts(&out, text);
@@ -391,6 +392,31 @@ static void an_answer_that_does_not_decode_is_the_peers_fault(void **state) {
   arena_free(&arena);
 }
 
+/* The sentence is for whoever upgrades one after another. */
+static void what_only_one_of_two_services_knows_is_put_down_to_their_versions(void **state) {
+  (void)state;
+  static const char different[] = "the two services are of different versions";
+  const struct coordinator_client c = coordinator();
+  struct arena arena = ARENA_INIT;
+  struct worker_heartbeat_answer beat;
+  struct err err = {0};
+  const struct worker_heartbeat none = {0};
+  want("{\"more\":1}", RC_OK);
+  assert_int_equal(coordinator_heartbeat(&c, "w3", &none, &beat, &arena, DEADLINE_MS, &err), RC_INTERNAL);
+  assert_null(strstr(err.message, different)); /* what is missing is told first */
+  want("{\"epoch\":1,\"lost\":[],\"run_active\":false,\"current\":null,\"more\":1}", RC_OK);
+  assert_int_equal(coordinator_heartbeat(&c, "w3", &none, &beat, &arena, DEADLINE_MS, &err), RC_INTERNAL);
+  assert_non_null(strstr(err.message, different));
+  assert_non_null(strstr(err.message, "more"));
+  want("unknown field; expected one of a, b", RC_INVALID);
+  assert_int_equal(coordinator_heartbeat(&c, "w3", &none, &beat, &arena, DEADLINE_MS, &err), RC_INVALID);
+  assert_non_null(strstr(err.message, different));
+  want("expected at least 3, got 2", RC_INVALID);
+  assert_int_equal(coordinator_heartbeat(&c, "w3", &none, &beat, &arena, DEADLINE_MS, &err), RC_INVALID);
+  assert_null(strstr(err.message, different));
+  arena_free(&arena);
+}
+
 static void without_the_token_every_call_is_forbidden(void **state) {
   (void)state;
   struct err err = {0};
@@ -434,6 +460,7 @@ int main(void) {
       cmocka_unit_test_setup(weights_are_pushed_with_their_digest, reset),
       cmocka_unit_test_setup(a_refusal_keeps_code_sentence_and_field, reset),
       cmocka_unit_test_setup(an_answer_that_does_not_decode_is_the_peers_fault, reset),
+      cmocka_unit_test_setup(what_only_one_of_two_services_knows_is_put_down_to_their_versions, reset),
       cmocka_unit_test_setup(without_the_token_every_call_is_forbidden, reset),
       cmocka_unit_test_setup(no_peer_and_no_time_are_told_apart, reset),
       cmocka_unit_test_setup(a_slash_after_the_base_url_does_no_harm, reset),
