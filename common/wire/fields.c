@@ -41,9 +41,9 @@ enum rc wire_check_url(const char *field, const char *text, struct err *err) {
       SHOWN_BYTES, text);
 }
 
-enum rc wire_fields(const struct json *object, const struct json_field *fields, size_t count, struct arena *arena,
-                    struct err *err) {
-  enum rc rc = json_fields(object, fields, count, UNKNOWN_REFUSED, arena, err);
+static enum rc fields_read(const struct json *object, const struct json_field *fields, size_t count,
+                           enum json_unknown unknown, struct arena *arena, struct err *err) {
+  enum rc rc = json_fields(object, fields, count, unknown, arena, err);
   for (size_t i = 0; rc == RC_OK && i < count; i++) {
     const struct json_field *f = &fields[i];
     if (f->kind != FIELD_STRING) continue;
@@ -52,6 +52,19 @@ enum rc wire_fields(const struct json *object, const struct json_field *fields, 
     if (text && f->max == WIRE_URL_BYTES) rc = wire_check_url(f->name, text, err);
   }
   return rc;
+}
+
+enum rc wire_fields(const struct json *object, const struct json_field *fields, size_t count, struct arena *arena,
+                    struct err *err) {
+  return fields_read(object, fields, count, UNKNOWN_REFUSED, arena, err);
+}
+
+const char *wire_unknown_field(const struct json *object, const struct json_field *fields, size_t count,
+                               struct arena *arena) {
+  struct err why = {0};
+  if (fields_read(object, fields, count, UNKNOWN_REFUSED, arena, &why) == RC_OK) return NULL;
+  if (fields_read(object, fields, count, UNKNOWN_IGNORED, arena, NULL) != RC_OK) return NULL;
+  return arena_strdup(arena, why.field);
 }
 
 enum rc wire_choice(int *out, const char *field, const char *text, const char *const *names, size_t count,

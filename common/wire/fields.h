@@ -61,6 +61,11 @@ enum rc wire_check_url(const char *field, const char *text, struct err *err);
 enum rc wire_fields(const struct json *object, const struct json_field *fields, size_t count, struct arena *arena,
                     struct err *err);
 
+/* The name of a member that no field has, in an object that is whole but for such members: its fields are read then.
+ * NULL: there is none, or the object is no such one (or memory was refused): wire_fields says what is wrong. */
+const char *wire_unknown_field(const struct json *object, const struct json_field *fields, size_t count,
+                               struct arena *arena);
+
 /* RC_INVALID naming the choices.  *out is an index into names. */
 enum rc wire_choice(int *out, const char *field, const char *text, const char *const *names, size_t count,
                     struct err *err);

@@ -180,6 +180,8 @@ static enum rc lease_read(void *item, const struct json *value, struct arena *ar
   int index = 0, kv_index = 0;
   void *items = NULL;
   enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
+  if (rc == RC_INVALID) m->unknown = wire_unknown_field(value, fields, WIRE_COUNT(fields), arena);
+  if (m->unknown) rc = RC_OK;
   if (rc == RC_OK) rc = wire_choice(&kv_index, "kv", kv, KV_NAMES, WIRE_COUNT(KV_NAMES), err);
   if (rc == RC_OK) rc = wire_choice(&index, "purpose", purpose, PURPOSE_NAMES, WIRE_COUNT(PURPOSE_NAMES), err);
   if (rc == RC_OK) rc = wire_float(&m->temperature, "temperature", temperature, err);
@@ -190,6 +192,14 @@ static enum rc lease_read(void *item, const struct json *value, struct arena *ar
   m->kv = (enum lease_kv)kv_index;
   m->partials = items;
   return lease_check(m, err);
+}
+
+enum rc lease_known(const struct lease *m, struct err *err) {
+  if (!m->unknown) return RC_OK;
+  return err_set(err, RC_INVALID, NULL,
+                 "the lease says '%.40s', which is unknown here: this worker is of an earlier version than the "
+                 "coordinator, replace it by one of the same",
+                 m->unknown);
 }
 
 void lease_answer_encode(const struct lease_answer *m, struct buf *out) {

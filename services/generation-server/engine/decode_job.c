@@ -259,7 +259,8 @@ enum rc decode_job_of_lease(struct decode_job **out, const struct lease *lease, 
       .sample_count = lease->sample_count,
   };
   struct decode_job *job;
-  enum rc rc = decode_job_create(&job, &spec, m, kv, err);
+  enum rc rc = lease_known(lease, err);
+  if (rc == RC_OK) rc = decode_job_create(&job, &spec, m, kv, err);
   if (rc != RC_OK) return rc;
   snprintf(job->run, sizeof job->run, "%s", lease->run);
   job->version_min = lease->version_min;

@@ -175,7 +175,8 @@ static enum rc draw_inside(const struct sampling *s, struct draw *d, const struc
 enum rc sampling_run(const struct sampling *s, struct draw *d, const struct lease *lease, struct arena *arena,
                      struct err *err) {
   struct held_version held;
-  if (has_ended(d, lease)) return RC_OK;
+  enum rc rc = lease_known(lease, err);
+  if (rc != RC_OK || has_ended(d, lease)) return rc;
   if (lease->purpose == LEASE_TRAINING && lease->temperature != 1 && !s->logprobs_at_temperature)
     return err_set(
         err, RC_INVALID, "temperature",
@@ -187,7 +188,7 @@ enum rc sampling_run(const struct sampling *s, struct draw *d, const struct leas
                    sampling_cut_name(&lease->cut));
   if (lease->stop.count > 0)
     return err_set(err, RC_INVALID, "stop", "lease %s has stop texts; samples of an engine end by tokens", lease->id);
-  enum rc rc = enter(s, &held, err);
+  rc = enter(s, &held, err);
   if (rc != RC_OK) return rc;
   rc = draw_inside(s, d, lease, &held, arena, err);
   loader_leave(s->loader);

@@ -8,7 +8,14 @@
 #include "tests/unit/wire/wire_test.h"
 
 MESSAGE_AGAIN(lease_request)
-MESSAGE_AGAIN(lease_answer)
+/* An unknown member of a lease is refused by whoever would take the lease. */
+static enum rc again_lease_answer(const struct json *body, struct buf *out, struct arena *arena, struct err *err) {
+  struct lease_answer m;
+  enum rc rc = lease_answer_decode(&m, body, arena, err);
+  for (size_t i = 0; rc == RC_OK && i < m.lease_count; i++) rc = lease_known(&m.leases[i], err);
+  if (rc == RC_OK) lease_answer_encode(&m, out);
+  return rc;
+}
 MESSAGE_AGAIN(lease_result)
 MESSAGE_AGAIN(lease_result_answer)
 
@@ -158,6 +165,36 @@ static void a_lease_says_which_versions_drew_the_tokens_that_it_continues(void *
                         "leases[0].partials"); /* older than the lease is valid for */
   message_check_refused(m, "\"version\":14,\"start\":1", "\"version\":15,\"start\":1", "leases[0].partials");
   message_check_refused(m, "\"fresh\":false", "\"fresh\":0", "leases[0].partials[0].version_spans[1].fresh");
+}
+
+/* Of a newer coordinator: the worker must be able to say so, with the lease's id and fence. */
+static void an_unknown_member_makes_one_lease_unknown_and_spoils_no_other(void **state) {
+  (void)state;
+  struct buf text = BUF_INIT;
+  struct arena arena = ARENA_INIT;
+  struct err err = {0};
+  struct lease_answer m;
+  struct json *body = NULL;
+  const char *const from = strstr(cut_message.json, "{\"id\""), *const to = strstr(from, "}],\"current\"");
+  buf_append(&text, cut_message.json, (size_t)(to - cut_message.json));
+  buf_puts(&text, ",\"penalty\":{\"of\":[1]}},");
+  buf_puts(&text, from);
+  assert_int_equal(json_parse(&body, text.data, text.len, 0, &err), RC_OK);
+  assert_int_equal(lease_answer_decode(&m, body, &arena, &err), RC_OK);
+  assert_int_equal(m.lease_count, 2);
+  assert_string_equal(m.leases[0].unknown, "penalty");
+  assert_string_equal(m.leases[0].id, "r7.12.3.0-0");
+  assert_int_equal(m.leases[0].fence, 1);
+  assert_int_equal(m.leases[0].sample_count, 1);
+  assert_int_equal(lease_known(&m.leases[0], &err), RC_INVALID);
+  assert_non_null(strstr(err.message, "'penalty'"));
+  assert_non_null(strstr(err.message, "an earlier version than the coordinator"));
+  assert_null(m.leases[1].unknown);
+  assert_int_equal(lease_known(&m.leases[1], &err), RC_OK);
+  json_free(body);
+  arena_free(&arena);
+  buf_free(&text);
+  message_check_refused(&cut_message, "\"top_k\":40", "\"top_k\":0.5,\"penalty\":1", "leases[0].top_k");
 }
 
 static void an_evaluation_lease_may_be_greedy(void **state) {
@@ -401,6 +438,7 @@ int main(void) {
       cmocka_unit_test(cuts_and_stop_texts_are_bounded),
       cmocka_unit_test(a_lease_says_what_can_be_sampled),
       cmocka_unit_test(a_lease_says_which_versions_drew_the_tokens_that_it_continues),
+      cmocka_unit_test(an_unknown_member_makes_one_lease_unknown_and_spoils_no_other),
       cmocka_unit_test(an_evaluation_lease_may_be_greedy),
       cmocka_unit_test(a_result_must_add_up),
       cmocka_unit_test(segments_and_spans_cover_the_tokens_exactly),
