@@ -18,10 +18,11 @@ PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
 
 
 class Relay:
-    """Before the service whose port stands in a file.  seen: (method, path, headers) of every request; added: headers that it adds to the paths that have this in them."""
+    """Before the service whose port stands in a file.  seen: (method, path, headers) of every request; added: headers that it adds to the paths that have this in them.
+    changes: what it does to the JSON of their answers."""
 
     def __init__(self, port_file):
-        self.seen, self.added = [], {}
+        self.seen, self.added, self.changes = [], {}, {}
         relay = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -39,6 +40,9 @@ class Relay:
                 peer.endheaders(body)
                 answer = peer.getresponse()
                 content = answer.read()
+                for part, change in relay.changes.items():
+                    if part in self.path and answer.status == 200:
+                        content = change(content)
                 self.send_response(answer.status)
                 for name, value in answer.getheaders():
                     if name.lower() not in ("connection", "transfer-encoding", "content-length", "date", "server"):

@@ -483,6 +483,8 @@ enum rc result_execute(struct core *c, struct command *cmd, struct err *err) {
   struct lease_result_answer answer = {.repeated = false};
   enum rc rc = lease_claimed(c->store, cmd->id, &m->fence, m->worker_id, &l, err);
   if (rc == RC_OK) rc = worker_owner_check(c, cmd, l.worker, err);
+  struct live_worker *const w = rc == RC_OK ? worker_live(c, l.worker) : NULL;
+  if (w) w->untaken = 0; /* it can read leases, whatever becomes of this one */
   if (rc != RC_OK) return l.run ? refuse(c, cmd, l.run, rc, err) : rc;
   content_digest(&content, m);
   answer.repeated = l.has_content && digest_equal(&content, &l.content);

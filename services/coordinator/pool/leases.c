@@ -524,6 +524,7 @@ enum rc leases_grant(struct core *c, struct live_worker *w, int slots_free, int 
                     BINDS(b_int(r.run), b_int(planned)));
   if (rc != RC_OK) return rc;
   for (int i = 0; i < planned; i++) pool_note_held(c->pool, w, w->held + plan[i].count);
+  if (planned && w->untaken++ == 0) w->untaken_ms = c->now_ms;
   const bool newer = c->context->config.mode == MODE_INFLIGHT; /* what waits may be for servers with a newer version */
   if (!planned && !w->positions_refused && !newer) c->nothing_waits = true;
   metric_add(c->pool->m_granted, planned);
@@ -701,12 +702,31 @@ enum rc leases_expire(struct core *c, struct err *err) {
   return rc;
 }
 
+/* A server of another version may be unable to read what it is granted, and can say so in its own log alone.  Heartbeats
+ * that name no lease tell: it beats, asks for more, and lets all of them expire.  One lost answer is none of its
+ * doing. */
+enum { UNTAKEN_MAX = 2 };
+static enum rc note_untaken(struct core *c, struct live_worker *w, bool holds, struct err *err) {
+  char detail[LIMIT_NAME_MAX + 192];
+  if (holds) w->untaken = 0;
+  if (w->untaken < UNTAKEN_MAX || !expiry_passed(w->untaken_ms + c->options.lease_ttl_ms, c->now_ms)) return RC_OK;
+  snprintf(detail, sizeof detail,
+           "%s takes none of the leases that it asks for, so it gets no more: its log says why; if it is of another "
+           "version than this coordinator, replace it",
+           w->name);
+  w->untaken = 0;
+  w->positions_refused = 1;
+  return journal_incident(c, c->context ? c->context->run : 0, "leases_untaken", id_worker(w->id).text, detail, err);
+}
+
 enum rc leases_note_progress(struct core *c, struct live_worker *w, int64_t tokens_sampled, bool holds,
                              struct err *err) {
   const int64_t still_ms = c->now_ms - w->progressed_ms;
   char detail[LIMIT_NAME_MAX + 128];
   const bool told = w->exactness != WORKER_FOREIGN; /* engines of others tell of tokens when a sample ends */
   const bool stands = holds && told && tokens_sampled == w->tokens_sampled;
+  enum rc rc = note_untaken(c, w, holds, err);
+  if (rc != RC_OK) return rc;
   if (stands &&
       !expiry_stands_still(w->progressed_ms, rate_value(&c->pool->rates.latency), c->options.lease_ttl_ms, c->now_ms))
     return RC_OK;
@@ -715,8 +735,7 @@ enum rc leases_note_progress(struct core *c, struct live_worker *w, int64_t toke
   if (!stands) return RC_OK;
   snprintf(detail, sizeof detail,
            "%s holds leases and has sampled nothing for %" PRId64 " ms: they are given to others", w->name, still_ms);
-  const enum rc rc =
-      journal_incident(c, c->context ? c->context->run : 0, "worker_stands_still", id_worker(w->id).text, detail, err);
+  rc = journal_incident(c, c->context ? c->context->run : 0, "worker_stands_still", id_worker(w->id).text, detail, err);
   if (rc != RC_OK) return rc;
   return end_found(c, GRANTED_LEASES "worker = ?1", BINDS(b_int(w->id)), LEASE_EXPIRED, SAMPLES_BY_STATE, err);
 }
