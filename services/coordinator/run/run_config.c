@@ -392,11 +392,6 @@ static enum rc resolve_advantage(struct run_config *c, struct err *err) {
                    "advantage.kind 'batch' is not relative to its group, so no group's advantages are all zero: set "
                    "'keep', got '%s'",
                    filter_names[c->zero_advantage]);
-  if (c->verifier.terms[0].kind == VERIFIER_NONE && c->overlong_buffer == 0 && c->zero_advantage != FILTER_KEEP)
-    return err_set(err, RC_INVALID, "filter.zero_advantage",
-                   "without a verifier all rewards are equal, so every group would be left out, and with it what the "
-                   "teacher says of it: set 'keep', got '%s'",
-                   filter_names[c->zero_advantage]);
   if (in_reward && !advantage_is_linear(c->advantage))
     return err_set(err, RC_INVALID, "advantage.kind",
                    "kl_in 'reward' needs an advantage that is linear in the rewards: 'leave_one_out' or "
@@ -582,11 +577,23 @@ enum rc run_config_parse_stored(struct run_config *out, const char *text, size_t
   enum rc rc = json_parse(&stored, text, len, 0, err);
   if (rc == RC_OK) rc = parse(out, stored, false, arena, err);
   json_free(stored);
+  if (rc == RC_INVALID) err_in_file(err, "its configuration is of a coordinator of another version");
   return rc;
 }
 
+/* Not of a stored one, which may be from before this was asked for. */
+static enum rc filter_check(const struct run_config *c, struct err *err) {
+  const bool all_equal = c->training.teacher[0] && c->verifier.terms[0].kind == VERIFIER_NONE && !c->overlong_buffer;
+  if (!all_equal || c->zero_advantage == FILTER_KEEP) return RC_OK;
+  return err_set(err, RC_INVALID, "filter.zero_advantage",
+                 "without a verifier all rewards are equal, so every group would be left out, and with it what the "
+                 "teacher says of it: set 'keep', got '%s'",
+                 filter_names[c->zero_advantage]);
+}
+
 enum rc run_config_parse(struct run_config *out, const struct json *body, struct arena *arena, struct err *err) {
-  const enum rc rc = parse(out, body, true, arena, err);
+  enum rc rc = parse(out, body, true, arena, err);
+  if (rc == RC_OK) rc = filter_check(out, err);
   if (rc == RC_OK && out->start.from == START_UNNAMED)
     out->start.from = is_objective(out, "evaluate") ? START_CURRENT : START_MODEL;
   return rc;

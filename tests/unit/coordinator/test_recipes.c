@@ -192,6 +192,30 @@ static void a_penalty_given_as_none_is_none(void **state) {
   parsed_free(&p);
 }
 
+/* A run that an earlier coordinator took goes on as it began; what a later one may ask for is not guessed. */
+static void stored_configurations_of_other_versions_go_on_or_say_whose_they_are(void **state) {
+  (void)state;
+  static const char filtered[] = RUN("distill", ",\"training\":{\"teacher\":\"" TEACHER "\"}");
+  struct parsed p, again = {0};
+  struct buf out = BUF_INIT;
+  struct json_writer w;
+  assert_int_equal(parse(&p, filtered)->rc, RC_OK);
+  p.config.zero_advantage = FILTER_REFILL; /* no longer taken when it is posted */
+  json_writer_init(&w, &out);
+  run_config_write(&p.config, &w);
+  assert_int_equal(run_config_parse_stored(&again.config, out.data, out.len, &again.arena, &again.err), RC_OK);
+  assert_int_equal(again.config.zero_advantage, FILTER_REFILL);
+  parsed_free(&again);
+  again = (struct parsed){0};
+  buf_clear(&out);
+  buf_puts(&out, "{\"dataset\":{\"path\":\"a\"},\"sampling\":{\"warmth\":1}}");
+  assert_int_equal(run_config_parse_stored(&again.config, out.data, out.len, &again.arena, &again.err), RC_INVALID);
+  assert_non_null(strstr(again.err.message, "of a coordinator of another version: sampling.warmth: unknown field"));
+  parsed_free(&again);
+  buf_free(&out);
+  parsed_free(&p);
+}
+
 static void what_cannot_be_honoured_is_refused_by_name(void **state) {
   (void)state;
   static const struct {
@@ -384,6 +408,7 @@ int main(void) {
       cmocka_unit_test(a_name_becomes_fields_that_are_shown),
       cmocka_unit_test(the_table_is_the_papers),
       cmocka_unit_test(a_penalty_given_as_none_is_none),
+      cmocka_unit_test(stored_configurations_of_other_versions_go_on_or_say_whose_they_are),
       cmocka_unit_test(what_cannot_be_honoured_is_refused_by_name),
       cmocka_unit_test(steps_are_those_of_the_papers),
       cmocka_unit_test(a_round_is_standardized_over_its_tokens),
