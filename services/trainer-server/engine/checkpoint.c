@@ -421,7 +421,9 @@ static enum rc read_state(struct checkpoint *c, struct digest *optimizer, struct
   if (rc == RC_OK) rc = read_fields(c, root, optimizer, err);
   json_free(root);
   buf_free(&bytes);
-  return rc;
+  if (rc != RC_INVALID) return rc;
+  err_in_file(err, "it is whole, and of another version of the trainer-server: start that one, or a newer one");
+  return RC_UNSUPPORTED;
 }
 
 /* what: the file; have was computed from what was read, want was recorded. */
@@ -552,9 +554,9 @@ static enum rc check_identity(const struct checkpoint *c, const char *run, int64
 }
 
 /* A fault of a stored checkpoint is never the caller's input, so it becomes RC_CORRUPT: only refused memory, failed
- * reading and lost ranks keep their codes. */
+ * reading, lost ranks and what another version wrote keep their codes. */
 static enum rc damage_of(enum rc rc, const char *dir, const struct err *cause, struct err *err) {
-  if (rc != RC_NO_MEMORY && rc != RC_IO && rc != RC_UNAVAILABLE) rc = RC_CORRUPT;
+  if (rc != RC_NO_MEMORY && rc != RC_IO && rc != RC_UNAVAILABLE && rc != RC_UNSUPPORTED) rc = RC_CORRUPT;
   return err_set(err, rc, NULL, "checkpoint %s %s: %.380s", dir, rc == RC_CORRUPT ? "is damaged" : "cannot be read",
                  cause->message);
 }

@@ -218,6 +218,35 @@ static void the_newest_whole_one_is_taken(void **state) {
   assert_non_null(strstr(err.message, "--state-dir"));
 }
 
+/* A trainer of an earlier version leaves what a later one wrote as it is: going back would lose rounds, and blame the
+ * disk. */
+static void what_another_version_wrote_is_not_called_damaged(void **state) {
+  (void)state;
+  static const char mark[] = ",\"state_digest\":\"";
+  struct buf bytes = BUF_INIT, text = BUF_INIT;
+  struct err err = {0};
+  struct checkpoint c;
+  struct digest digest;
+  char hex[DIGEST_HEX_MAX];
+  write_versions(1, 2);
+  read_file(&bytes, "v2", "trainer_state.json");
+  buf_append(&bytes, "", 1);
+  const char *seal = strstr(bytes.data, mark);
+  assert_non_null(seal);
+  buf_append(&text, bytes.data, (size_t)(seal - bytes.data));
+  buf_puts(&text, ",\"schedule_of_tomorrow\":1");
+  digest_of(&digest, text.data, text.len);
+  digest_hex(hex, &digest);
+  buf_printf(&text, "%s%s%s", mark, hex, seal + sizeof mark - 1 + strlen(hex));
+  put_file("v2", "trainer_state.json", text.data, text.len);
+  assert_rc(RC_UNSUPPORTED, load(&c, &err), err);
+  assert_non_null(strstr(err.message, "another version of the trainer-server"));
+  assert_non_null(strstr(err.message, "schedule_of_tomorrow"));
+  assert_null(strstr(err.message, "damaged"));
+  buf_free(&bytes);
+  buf_free(&text);
+}
+
 /* `latest` that points to nowhere, or at something else, leads to the newest of its run below it; one that names no run
  * leads nowhere, for to choose a run would be a guess. */
 static void latest_may_point_to_nowhere(void **state) {
@@ -344,6 +373,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(every_flipped_bit_is_noticed, set_up, tear_down),
       cmocka_unit_test_setup_teardown(missing_and_truncated_files_lead_back, set_up, tear_down),
       cmocka_unit_test_setup_teardown(swapped_files_and_folders_lead_back, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(what_another_version_wrote_is_not_called_damaged, set_up, tear_down),
       cmocka_unit_test_setup_teardown(the_newest_whole_one_is_taken, set_up, tear_down),
       cmocka_unit_test_setup_teardown(latest_may_point_to_nowhere, set_up, tear_down),
       cmocka_unit_test_setup_teardown(the_way_back_stays_within_the_run, set_up, tear_down),
