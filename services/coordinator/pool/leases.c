@@ -702,9 +702,9 @@ enum rc leases_expire(struct core *c, struct err *err) {
   return rc;
 }
 
-/* A server of another version may be unable to read what it is granted, and can say so in its own log alone.  Heartbeats
- * that name no lease tell: it beats, asks for more, and lets all of them expire.  One lost answer is none of its
- * doing. */
+/* A server of another version may be unable to read what it is granted, and can say so in its own log alone.
+ * Heartbeats that name no lease tell: it beats, asks for more, and lets all of them expire.  One lost answer is none
+ * of its doing. */
 enum { UNTAKEN_MAX = 2 };
 static enum rc note_untaken(struct core *c, struct live_worker *w, bool holds, struct err *err) {
   char detail[LIMIT_NAME_MAX + 192];
