@@ -490,6 +490,15 @@ static enum rc look_quarantined(struct core *c, const struct live_worker *w, int
   return rc;
 }
 
+/* Lease answers that a server did not take: after so many of them it gets none for REST_TTLS times a time to live. */
+enum { UNTAKEN_MAX = 2, UNTAKEN_RESTS = INT32_MAX, REST_TTLS = 20 };
+
+static bool rests(const struct core *c, struct live_worker *w) {
+  if (w->untaken != UNTAKEN_RESTS) return false;
+  if (expiry_passed(w->untaken_ms, c->now_ms)) w->untaken = 0;
+  return w->untaken != 0;
+}
+
 enum rc leases_grant(struct core *c, struct live_worker *w, int slots_free, int servers,
                      const struct current_version *held, struct lease *leases, size_t *count, struct arena *arena,
                      struct err *err) {
@@ -505,7 +514,7 @@ enum rc leases_grant(struct core *c, struct live_worker *w, int slots_free, int 
       strcmp(held->run, id_run(r.run).text) != 0)
     return rc; /* I2 */
   rc = look_quarantined(c, w, r.run, &quarantined, &servers, err);
-  if (rc != RC_OK || quarantined) return rc;
+  if (rc != RC_OK || quarantined || rests(c, w)) return rc;
   rc = grant_plan(c, &r, w, slots_free < LIMIT_SLOTS ? slots_free : LIMIT_SLOTS, servers > 0 ? servers : 1, plan,
                   &planned, arena, err);
   struct granted_lease note = {.run = r.run, .worker = w->id};
@@ -704,18 +713,20 @@ enum rc leases_expire(struct core *c, struct err *err) {
 
 /* A server of another version may be unable to read what it is granted, and can say so in its own log alone.
  * Heartbeats that name no lease tell: it beats, asks for more, and lets all of them expire.  One lost answer is none
- * of its doing. */
-enum { UNTAKEN_MAX = 2 };
+ * of its doing; two may be, so it is asked again some time. */
 static enum rc note_untaken(struct core *c, struct live_worker *w, bool holds, struct err *err) {
-  char detail[LIMIT_NAME_MAX + 192];
+  const int64_t rest_ms = REST_TTLS * (int64_t)c->options.lease_ttl_ms;
+  char detail[LIMIT_NAME_MAX + 224];
   if (holds) w->untaken = 0;
-  if (w->untaken < UNTAKEN_MAX || !expiry_passed(w->untaken_ms + c->options.lease_ttl_ms, c->now_ms)) return RC_OK;
+  if (w->untaken < UNTAKEN_MAX || w->untaken == UNTAKEN_RESTS ||
+      !expiry_passed(w->untaken_ms + c->options.lease_ttl_ms, c->now_ms))
+    return RC_OK;
   snprintf(detail, sizeof detail,
-           "%s takes none of the leases that it asks for, so it gets no more: its log says why; if it is of another "
-           "version than this coordinator, replace it",
-           w->name);
-  w->untaken = 0;
-  w->positions_refused = 1;
+           "%s takes none of the leases that it asks for, so it gets no more for %" PRId64
+           " ms: its log says why; if it is of another version than this coordinator, replace it",
+           w->name, rest_ms);
+  w->untaken = UNTAKEN_RESTS;
+  w->untaken_ms = c->now_ms + rest_ms;
   return journal_incident(c, c->context ? c->context->run : 0, "leases_untaken", id_worker(w->id).text, detail, err);
 }
 

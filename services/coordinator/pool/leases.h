@@ -52,7 +52,7 @@ enum rc leases_lose_all(struct core *c, int64_t worker, struct err *err);
 enum rc leases_expire(struct core *c, struct err *err);
 /* A worker tells how many tokens it has sampled so far, and whether it holds leases: where that has stood still for too
  * long (expiry_stands_still), its leases are others' from now on, and an incident says so.  Not of engines of
- * others.  And one that never holds any of those that it is granted gets no more, which an incident says too. */
+ * others.  And one that holds none of those that it is granted gets no more for a while, which an incident says too. */
 enum rc leases_note_progress(struct core *c, struct live_worker *w, int64_t tokens_sampled, bool holds,
                              struct err *err);
 /* Puts the deadline of every granted lease off by so much. */

@@ -53,7 +53,7 @@ struct live_worker {
   struct digest reference;       /* a preprocessor's: of the weights that it last said to hold; zero: none */
   int64_t positions_refused;     /* it cannot run leases of so many positions or more; 0: none were refused */
   int32_t untaken;               /* answers with leases since it last named one, in a heartbeat or a result */
-  int64_t untaken_ms;            /* when the first of them was given: monotonic */
+  int64_t untaken_ms;            /* when the first was given, or until when it gets none: monotonic */
 };
 
 enum { SHARED_NAMES_MAX = 64, SHARED_NAME_MS = 600000 };
