@@ -29,6 +29,15 @@ static const char partial_prefix[] = ".partial-";
 static const char seal_format[] =
     ",\"state_digest\":\"%s\"}"; /* the end of trainer_state.json: over all bytes before it */
 
+void round_history_add(struct round_history *h, const struct round_record *records, size_t count) {
+  if (count == 0) return;
+  const size_t taken = count < ROUNDS_RECORDED ? count : ROUNDS_RECORDED, room = ROUNDS_RECORDED - taken;
+  const size_t stay = h->count < room ? h->count : room;
+  memmove(h->items, h->items + (h->count - stay), stay * sizeof *h->items);
+  memcpy(h->items + stay, records + (count - taken), taken * sizeof *h->items);
+  h->count = stay + taken;
+}
+
 /* As text: a JSON integer ends at 2^63. */
 static void write_u64(struct json_writer *w, const char *key, uint64_t value) {
   char text[24];

@@ -23,6 +23,8 @@
 #include "common/model/network/model.h"
 #include "common/wire/training.h"
 
+enum { ROUNDS_RECORDED = 1024 };
+
 struct round_record {
   int64_t version;
   struct digest digest;
@@ -31,6 +33,16 @@ struct round_record {
   int64_t tokens;
   bool skipped;
 };
+
+/* What became of a run's newest rounds, for people who read a checkpoint; a trainer goes on from the last of them
+ * alone.  Every checkpoint holds it, so it is bounded: the coordinator keeps the figures of all. */
+struct round_history {
+  struct round_record items[ROUNDS_RECORDED]; /* the oldest first */
+  size_t count;
+};
+
+/* records: the oldest first, of any number; the oldest of all that there are go. */
+void round_history_add(struct round_history *h, const struct round_record *records, size_t count);
 
 struct checkpoint_meta {
   char run[LIMIT_NAME_MAX];

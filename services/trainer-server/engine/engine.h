@@ -47,8 +47,7 @@ struct current_run {
   struct arena arena; /* the strings of both */
   struct unit_config unit;
   uint64_t seed;
-  struct round_record *history; /* the newest rounds: see step.c */
-  size_t history_count, history_cap;
+  struct round_history history;
 };
 
 enum { KL_UNITS = 1 << 20 };

@@ -130,6 +130,6 @@ void learning_forget(struct engine *e) {
   next->tokens = 0;
   accumulated_clear(next->accumulated);
   e->round = (struct round_so_far){0};
-  e->run.history_count = 0;
+  e->run.history.count = 0;
   optimizer_discard(e->learning.optimizer);
 }

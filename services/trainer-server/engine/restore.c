@@ -86,12 +86,11 @@ static enum rc checkpoint_adopt(struct engine *e, struct checkpoint *c, struct e
   optimizer_configure(e->learning.optimizer, &o);
   optimizer_set_step_count(e->learning.optimizer, c->meta.optimizer_steps);
   e->run.seed = c->meta.seed;
-  e->run.history = c->history;
-  e->run.history_count = e->run.history_cap = c->meta.history_count;
-  c->history = NULL;
-  const size_t rounds = e->run.history_count;
-  if (rounds > 0 && e->run.history[rounds - 1].kl_coefficient > 0)
-    e->run.unit.loss.kl_coefficient = (float)e->run.history[rounds - 1].kl_coefficient;
+  struct round_history *h = &e->run.history;
+  h->count = 0;
+  round_history_add(h, c->meta.history, c->meta.history_count);
+  if (h->count > 0 && h->items[h->count - 1].kl_coefficient > 0)
+    e->run.unit.loss.kl_coefficient = (float)h->items[h->count - 1].kl_coefficient;
   learning_show_run(e, &run_digest, &reference);
   board_publish(e->board, b);
   return RC_OK;

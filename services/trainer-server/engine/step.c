@@ -15,9 +15,9 @@
 #include "services/trainer-server/fault.h"
 #include "services/trainer-server/ranks/shared_arrays.h"
 
-/* ASKED_MS: more than a coordinator takes from asking for a checkpoint (POST /v1/check-run) to telling it with every
- * step: it checks datasets meanwhile, by its --check-ms for 10 minutes at most. */
-enum { HISTORY_STEP = 256, HISTORY_MAX = 65536, ASKED_MS = 15 * 60 * 1000 };
+/* More than a coordinator takes from asking for a checkpoint (POST /v1/check-run) to telling it with every step: it
+ * checks datasets meanwhile, by its --check-ms for 10 minutes at most. */
+enum { ASKED_MS = 15 * 60 * 1000 };
 
 /* The KL of a token is the mean of the round's. */
 static double next_kl_coefficient(const struct engine *e) {
@@ -28,30 +28,15 @@ static double next_kl_coefficient(const struct engine *e) {
   return (double)(float)schedule_kl_coefficient(now, kl, c->kl_target, (double)e->round.samples, c->kl_horizon);
 }
 
-/* A checkpoint holds the history, so it is bounded: past HISTORY_MAX the older half goes. */
-static enum rc history_add(struct engine *e, const struct step_status *s, struct err *err) {
-  if (e->run.history_count == HISTORY_MAX) {
-    e->run.history_count = HISTORY_MAX / 2;
-    memmove(e->run.history, e->run.history + (HISTORY_MAX - HISTORY_MAX / 2),
-            e->run.history_count * sizeof *e->run.history);
-  }
-  if (e->run.history_count == e->run.history_cap) {
-    size_t cap = e->run.history_cap + HISTORY_STEP;
-    struct round_record *grown = realloc(e->run.history, cap * sizeof *grown);
-    if (!grown) return err_set(err, RC_NO_MEMORY, NULL, "a history of %zu rounds was refused memory", cap);
-    e->run.history = grown;
-    e->run.history_cap = cap;
-  }
-  e->run.history[e->run.history_count++] =
-      (struct round_record){.version = s->version,
-                            .digest = s->digest,
-                            .grad_norm = s->grad_norm,
-                            .lr = s->lr,
-                            .kl_coefficient = e->run.training.kl_target > 0 ? next_kl_coefficient(e) : 0,
-                            .skipped = s->skipped,
-                            .loss = e->round.denominator > 0 ? e->round.loss / e->round.denominator : 0,
-                            .tokens = e->round.tokens};
-  return RC_OK;
+static struct round_record record_of(const struct engine *e, const struct step_status *s) {
+  return (struct round_record){.version = s->version,
+                               .digest = s->digest,
+                               .grad_norm = s->grad_norm,
+                               .lr = s->lr,
+                               .kl_coefficient = e->run.training.kl_target > 0 ? next_kl_coefficient(e) : 0,
+                               .skipped = s->skipped,
+                               .loss = e->round.denominator > 0 ? e->round.loss / e->round.denominator : 0,
+                               .tokens = e->round.tokens};
 }
 
 enum rc step_check_order(const struct engine *e, int32_t after_steps, struct err *err) {
@@ -208,7 +193,7 @@ static void step_finish(struct engine *e, struct job *job, struct weights_blob *
   e->next_step.pending = false;
   e->round = (struct round_so_far){0};
   if (e->run.training.kl_target > 0) {
-    const double next = e->run.history[e->run.history_count - 1].kl_coefficient;
+    const double next = e->run.history.items[e->run.history.count - 1].kl_coefficient;
     e->run.unit.loss.kl_coefficient = (float)next;
     log_info("run %s: kl_coefficient %.9g from version %" PRId64 " on", in->run, next, b->version);
   }
@@ -293,13 +278,14 @@ enum rc step_job(struct engine *e, struct job *job, struct err *err) {
                               .skipped = result->skipped,
                               .checkpoint_us = settled.us};
   rc = step_agree(e, &b->digest, err);
-  if (rc == RC_OK) rc = history_add(e, out, err);
   if (rc != RC_OK) goto out;
+  const struct round_record record = record_of(e, out);
+  round_history_add(&e->run.history, &record, 1);
   const int64_t stepped_us = clock_monotonic_us();
   out->step_us = stepped_us - begun_us;
   timeline_mark(&e->timeline, CAUSE_STEP, stepped_us);
   if ((rc = step_refer(e, b->version, err)) != RC_OK || (rc = step_make_durable(e, job, b, err)) != RC_OK) {
-    e->run.history_count--;
+    e->run.history.count--;
     goto out;
   }
   step_finish(e, job, b, &settled.beside);

@@ -358,7 +358,6 @@ void trainer_destroy(struct trainer *t) {
   ranks_free(&e->ranks);
   if (e->next_step.accumulated) accumulated_clear(e->next_step.accumulated);
   free(e->next_step.accumulated);
-  free(e->run.history);
   arena_free(&e->run.arena);
   board_free(&t->board);
   jobs_destroy(e->jobs);

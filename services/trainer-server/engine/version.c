@@ -92,8 +92,8 @@ static void meta_of(struct engine *e, struct checkpoint_meta *meta, const struct
                                    .optimizer_steps = optimizer_step_count(e->learning.optimizer),
                                    .start = e->run.start,
                                    .training = e->run.training,
-                                   .history = e->run.history,
-                                   .history_count = e->run.history_count};
+                                   .history = e->run.history.items,
+                                   .history_count = e->run.history.count};
   snprintf(meta->run, sizeof meta->run, "%s", b->run);
   if (step) {
     snprintf(meta->step_id, sizeof meta->step_id, "%s", step->id);
