@@ -8,6 +8,7 @@
 #include "services/coordinator/pool/workers.h"
 #include "services/coordinator/writer/core_state.h"
 #include "services/coordinator/rounds/rounds.h"
+#include "services/coordinator/rounds/settled.h"
 #include "services/coordinator/run/run_context.h"
 
 enum { COORDINATOR_WORKER = 0, BEAT_ROUNDS_MAX = 512, MS = 1000 };
@@ -127,7 +128,7 @@ struct round_times {
 
 /* CAUSE_VERIFYING is the coordinator's own: rounds.verify_us. */
 static enum rc sums_add(struct core *c, const struct round_times *t, enum time_actor actor, struct err *err) {
-  return store_exec(
+  const enum rc rc = store_exec(
       c->store, err,
       "INSERT INTO cause_times (run, round, actor, fill_us, starved_us, logprob_us, compute_us, step_us, "
       "checkpoint_us, push_us, load_us, idle_us, slot_busy_us, slot_window_us) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, "
@@ -141,6 +142,9 @@ static enum rc sums_add(struct core *c, const struct round_times *t, enum time_a
             b_int(t->us[CAUSE_STARVED]), b_int(t->us[CAUSE_LOGPROB]), b_int(t->us[CAUSE_COMPUTE]),
             b_int(t->us[CAUSE_STEP]), b_int(t->us[CAUSE_CHECKPOINT]), b_int(t->us[CAUSE_PUSH]),
             b_int(t->us[CAUSE_LOAD]), b_int(t->us[CAUSE_IDLE]), b_int(t->slot_busy_us), b_int(t->slot_window_us)));
+  if (rc != RC_OK || actor != ACTOR_TRAINER) return rc;
+  return settled_add_times(c, t->run, t->round, t->us[CAUSE_FILL] + t->us[CAUSE_STARVED],
+                           t->us[CAUSE_LOGPROB] + t->us[CAUSE_COMPUTE], err);
 }
 
 static void times_add(struct round_times *t, const struct interval *items, size_t count) {

@@ -16,6 +16,7 @@
 #include "services/coordinator/pool/workers.h"
 #include "services/coordinator/rounds/intervals.h"
 #include "services/coordinator/rounds/rounds.h"
+#include "services/coordinator/rounds/settled.h"
 #include "services/coordinator/decide/stored.h"
 
 /* Was this version made before? */
@@ -145,6 +146,7 @@ enum rc publish_version(struct core *c, const struct announced_version *p, bool 
                                        : leases_supersede(c, p->run, err);
   if (rc == RC_OK) rc = round_close(c, p, err);
   if (rc == RC_OK) rc = verifying_flush(c, p->run, p->round, err);
+  if (rc == RC_OK) rc = settled_advance(c, p->run, p->round, err);
   if (rc == RC_OK && state != RUN_STOPPING &&
       (p->round + 1 < config->rounds || round_evaluates(config, p->round + 1)))
     rc = next_round_open(c, p, err);

@@ -7,6 +7,7 @@
  *     |       +-< batches, inner_steps, contributions, evaluations
  *     |       +-< evaluation_sets -< evaluation_figures;  evaluation_items
  *     |       +-< cause_times
+ *     +-1- settled_rounds, -< settled_contributions
  *     +-< checkpoints
  *     +-< reward_servers
  *     +-< versions -< pushes;  leases;  events;  incidents;  workers -< intervals
@@ -426,6 +427,15 @@ static const char *const steps[] = {
     "ALTER TABLE checked ADD COLUMN older_tokens INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE checked ADD COLUMN older_distance REAL NOT NULL DEFAULT 0;"
     "ALTER TABLE rounds ADD COLUMN groups_refused INTEGER NOT NULL DEFAULT 0;",
+    /* 28: what the rounds before one come to, so that a long run's totals need not read them (rounds/settled.h).  A
+     * figure that none of them has is null. */
+    "CREATE TABLE settled_rounds (run INTEGER PRIMARY KEY REFERENCES runs (id), before_round INTEGER NOT NULL,"
+    "  done INTEGER NOT NULL, inexact INTEGER NOT NULL, sampled INTEGER NOT NULL, trained INTEGER, round_ms INTEGER,"
+    "  opened_ms INTEGER NOT NULL, published_ms INTEGER, stale INTEGER NOT NULL, unequal INTEGER NOT NULL,"
+    "  nonfinite INTEGER NOT NULL, max_abs REAL NOT NULL, abs_sum REAL, k1_sum REAL, k3_sum REAL, wait_us INTEGER,"
+    "  work_us INTEGER, dispatch_ms INTEGER, dispatch_window_ms INTEGER, training_ms INTEGER) STRICT;"
+    "CREATE TABLE settled_contributions (run INTEGER NOT NULL REFERENCES runs (id), worker INTEGER NOT NULL,"
+    "  samples INTEGER NOT NULL, tokens INTEGER NOT NULL, PRIMARY KEY (run, worker)) STRICT, WITHOUT ROWID;",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }

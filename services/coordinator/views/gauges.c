@@ -7,6 +7,7 @@
 #include "common/base/metrics.h"
 #include "services/coordinator/decide/stored.h"
 #include "services/coordinator/views/round_view.h"
+#include "services/coordinator/views/run_sums.h"
 
 static enum rc runs_by_state(struct store *s, struct err *err) {
   struct rows q;
@@ -33,24 +34,24 @@ static double real_or_nan(const struct rows *q, bool row, int column) {
 /* Progress counts from the run's start too: one that never ends its first round has made none. */
 static enum rc progress(struct store *s, struct err *err) {
   struct rows q;
+  struct run_sums t = {0};
   bool row = false;
-  enum rc rc =
-      store_query(s, &q, err,
-                  "SELECT max(started_ms, coalesce((SELECT max(published_ms) FROM rounds WHERE run = runs.id), 0)) / "
-                  "1000.0, (SELECT count(*) FROM rounds WHERE run = runs.id AND state = " SQL_ROUND_DONE
-                  " AND closing = 0), (SELECT count(*) FROM rounds WHERE run = runs.id AND state = " SQL_ROUND_DONE
-                  " AND exact = 0), rounds, waiting_for IS NOT NULL FROM runs WHERE id = (SELECT max(run) FROM rounds)",
-                  NO_BINDS);
+  enum rc rc = store_query(s, &q, err,
+                           "SELECT id, started_ms, rounds, waiting_for IS NOT NULL FROM runs WHERE id = (SELECT "
+                           "max(run) FROM rounds)",
+                           NO_BINDS);
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  if (rc == RC_OK && row) rc = run_sums_read(s, rows_int(&q, 0), &t, err);
   row = rc == RC_OK && row;
   gauge_set("leasehold_run_progress_timestamp_seconds",
-            "The newest run: when it began, or published its newest version.", real_or_nan(&q, row, 0));
-  gauge_set("leasehold_run_rounds_done", "The newest run: rounds done.", real_or_nan(&q, row, 1));
+            "The newest run: when it began, or published its newest version.",
+            row ? fmax(real_or_nan(&q, row, 1), (double)t.published_ms) / 1000 : NAN);
+  gauge_set("leasehold_run_rounds_done", "The newest run: rounds done.", row ? (double)t.done : NAN);
   gauge_set("leasehold_run_rounds_inexact", "The newest run: of these, rounds that are not exact.",
-        real_or_nan(&q, row, 2));
-  gauge_set("leasehold_run_rounds_planned", "The newest run: rounds that it was asked for.", real_or_nan(&q, row, 3));
+            row ? (double)t.inexact : NAN);
+  gauge_set("leasehold_run_rounds_planned", "The newest run: rounds that it was asked for.", real_or_nan(&q, row, 2));
   gauge_set("leasehold_run_waiting", "The newest run: 1 while it waits for a trainer or a disk.",
-            real_or_nan(&q, row, 4));
+            real_or_nan(&q, row, 3));
   rows_end(&q);
   return rc;
 }

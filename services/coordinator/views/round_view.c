@@ -292,8 +292,10 @@ enum rc round_text(struct store *s, int64_t run, int64_t round, struct buf *out,
 
 enum rc contributions_write(struct store *s, struct json_writer *w, int64_t run, int64_t round, struct err *err) {
   static const char of_run[] =
-      "SELECT worker, name, sum(samples), sum(tokens) FROM contributions JOIN workers ON workers.id = worker WHERE run "
-      "= ?1 GROUP BY worker ORDER BY worker";
+      "SELECT worker, name, sum(samples), sum(tokens) FROM (SELECT worker, samples, tokens FROM settled_contributions "
+      "WHERE run = ?1 UNION ALL SELECT worker, samples, tokens FROM contributions WHERE run = ?1 AND round >= "
+      "coalesce((SELECT before_round FROM settled_rounds WHERE run = ?1), 0)) JOIN workers ON workers.id = worker "
+      "GROUP BY worker ORDER BY worker";
   static const char of_round[] =
       "SELECT worker, name, samples, tokens FROM contributions JOIN workers ON workers.id = worker WHERE run = ?1 AND "
       "round = ?2 ORDER BY worker";

@@ -7,10 +7,12 @@
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/views/evaluation_view.h"
 #include "services/coordinator/views/round_view.h"
+#include "services/coordinator/views/run_sums.h"
 #include "services/coordinator/run/run_config.h"
 #include "services/coordinator/decide/stored.h"
 
-enum { LINEAGE_MAX = 64 };
+/* Rounds without a reward may follow one that has one; a supervised run has none at all. */
+enum { LINEAGE_MAX = 64, REWARD_ROUNDS = 64 };
 
 static const char *const mode_names[] = {"sync", "pipelined", "inflight"};
 
@@ -85,10 +87,10 @@ static enum rc run_head(struct store *s, struct json_writer *w, const struct row
   rows_end(&v);
   if (rc != RC_OK) return rc;
   row = false;
-  rc = store_query(
-      s, &v, err,
-      "SELECT reward_mean FROM rounds WHERE run = ?1 AND reward_mean IS NOT NULL ORDER BY round DESC LIMIT 1",
-      BINDS(b_int(run)));
+  rc = store_query(s, &v, err,
+                   "SELECT reward_mean FROM rounds WHERE run = ?1 AND round > ?2 AND reward_mean IS NOT NULL ORDER BY "
+                   "round DESC LIMIT 1",
+                   BINDS(b_int(run), b_int(rows_int(q, R_ROUND) - REWARD_ROUNDS)));
   if (rc == RC_OK) rc = rows_next(&v, &row, err);
   json_kv_f64(w, "reward_mean", rc == RC_OK && row ? rows_real(&v, 0) : NAN);
   rows_end(&v);
@@ -111,77 +113,14 @@ enum rc run_summaries_write(struct store *s, struct json_writer *w, int64_t limi
 
 /* ---- totals ---- */
 
-struct sums {
-  int64_t done, sampled, trained, round_ms, opened_ms, published_ms, stale;
-  struct mismatch mismatch; /* sums: of the done rounds; the rest: of all that was compared */
-  /* over the done rounds; NaN when no trainer told of any, or no batch was dispatched */
-  double wait_us, work_us, dispatch_ms, dispatch_window_ms, training_ms;
-};
-
-static double real_or_nan(const struct rows *q, int column) {
-  return rows_null(q, column) ? NAN : rows_real(q, column);
-}
-
-static enum rc sums_read(struct store *s, int64_t run, struct sums *t, struct err *err) {
-  struct rows q;
-  bool row = false;
-  enum rc rc =
-      store_query(s, &q, err,
-                  "SELECT count(*) FILTER (WHERE closing = 0 AND state = " SQL_ROUND_DONE
-                  "), sum(sampled_tokens), sum(trained_tokens) FILTER (WHERE state = " SQL_ROUND_DONE
-                  "), sum(published_ms - opened_ms) FILTER (WHERE closing = 0 AND state = " SQL_ROUND_DONE
-                  "), min(opened_ms), max(published_ms), "
-                  "sum(stale_groups), sum(logprob_unequal), sum(logprob_nonfinite), max(logprob_max_abs_diff), "
-                  "sum(logprob_abs_sum) FILTER (WHERE state = " SQL_ROUND_DONE
-                  "), sum(logprob_k1_sum) FILTER (WHERE state = " SQL_ROUND_DONE
-                  "), sum(logprob_k3_sum) FILTER (WHERE state = " SQL_ROUND_DONE
-                  ") FROM (SELECT * FROM rounds WHERE run = ?1 ORDER BY round)",
-                  BINDS(b_int(run)));
-  if (rc == RC_OK) rc = rows_next(&q, &row, err);
-  if (rc == RC_OK && row) {
-    *t = (struct sums){.done = rows_int(&q, 0),
-                       .sampled = rows_int(&q, 1),
-                       .trained = rows_int(&q, 2),
-                       .round_ms = rows_int(&q, 3),
-                       .opened_ms = rows_int(&q, 4),
-                       .published_ms = rows_int(&q, 5),
-                       .stale = rows_int(&q, 6),
-                       .mismatch = {.unequal = rows_int(&q, 7),
-                                    .nonfinite = rows_int(&q, 8),
-                                    .max_abs = rows_real(&q, 9),
-                                    .abs_sum = rows_real(&q, 10),
-                                    .k1_sum = rows_real(&q, 11),
-                                    .k3_sum = rows_real(&q, 12)}};
-  }
-  rows_end(&q);
-  if (rc != RC_OK) return rc;
-  rc = store_query(
-      s, &q, err,
-      "SELECT sum(t.fill_us + t.starved_us), sum(t.logprob_us + t.compute_us), sum(submitted_ms - opened_ms) FILTER "
-      "(WHERE groups_trained > 0), sum(published_ms - opened_ms) FILTER (WHERE groups_trained > 0), sum(trained_ms - "
-      "opened_ms) FILTER (WHERE groups_trained > 0) FROM rounds r LEFT JOIN cause_times t ON t.run = r.run AND t.round "
-      "= r.round AND t.actor = " SQL_ACTOR_TRAINER " WHERE r.run = ?1 AND state = " SQL_ROUND_DONE,
-      BINDS(b_int(run)));
-  if (rc == RC_OK) rc = rows_next(&q, &row, err);
-  if (rc == RC_OK && row) {
-    t->wait_us = real_or_nan(&q, 0);
-    t->work_us = real_or_nan(&q, 1);
-    t->dispatch_ms = real_or_nan(&q, 2);
-    t->dispatch_window_ms = real_or_nan(&q, 3);
-    t->training_ms = real_or_nan(&q, 4);
-  }
-  rows_end(&q);
-  return rc;
-}
-
 static double idle_ratio(double busy_us, double window_us) {
   return window_us > 0 ? fmax(0, 1 - busy_us / window_us) : NAN;
 }
 
 static enum rc totals_write(struct store *s, struct json_writer *w, const struct rows *q, int64_t now_ms,
-                            struct sums *t, struct err *err) {
+                            struct run_sums *t, struct err *err) {
   int64_t run = rows_int(q, R_ID);
-  enum rc rc = sums_read(s, run, t, err);
+  enum rc rc = run_sums_read(s, run, t, err);
   if (rc != RC_OK) return rc;
   bool ended = !rows_null(q, R_ENDED);
   int64_t end_ms = ended ? (t->published_ms ? t->published_ms : rows_int(q, R_ENDED)) : now_ms;
@@ -347,7 +286,7 @@ static void empty_list(struct json_writer *w) {
 static enum rc run_body(struct store *s, struct json_writer *w, const struct rows *q, int64_t history, int64_t now_ms,
                         struct err *err) {
   int64_t run = rows_int(q, R_ID);
-  struct sums t = {0};
+  struct run_sums t = {0};
   enum rc rc = run_head(s, w, q, err);
   if (rc == RC_OK) rc = config_copy(w, q, err);
   if (rc == RC_OK) rc = stored_json_write(w, "warnings", q, R_WARNINGS, empty_list, err);
@@ -391,6 +330,10 @@ enum rc run_write(struct store *s, struct json_writer *w, int64_t run, int64_t h
 }
 
 /* ---- gauges ---- */
+
+static double real_or_nan(const struct rows *q, int column) {
+  return rows_null(q, column) ? NAN : rows_real(q, column);
+}
 
 /* q NULL: there is no such round.  Columns from 2 on. */
 static void mismatch_gauges(const struct rows *q) {
@@ -451,7 +394,7 @@ static enum rc round_gauges(struct store *s, int64_t run, struct err *err) {
 
 enum rc run_gauges_set(struct store *s, struct err *err) {
   struct rows q;
-  struct sums t = {.wait_us = NAN, .work_us = NAN, .dispatch_ms = NAN};
+  struct run_sums t = {.wait_us = NAN, .work_us = NAN, .dispatch_ms = NAN};
   bool row = false;
   int64_t run = 0;
   double busy_us = 0, window_us = 0;
@@ -465,7 +408,7 @@ enum rc run_gauges_set(struct store *s, struct err *err) {
     window_us = rows_real(&q, 2);
   }
   rows_end(&q);
-  if (rc == RC_OK && row) rc = sums_read(s, run, &t, err);
+  if (rc == RC_OK && row) rc = run_sums_read(s, run, &t, err);
   if (rc != RC_OK) return rc;
   gauge_set("leasehold_run_trainer_waiting_ratio",
         "The newest run's done rounds: trainer's wait / (wait + compute), wait being fill and starved.",

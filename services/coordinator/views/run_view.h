@@ -1,7 +1,8 @@
 /* A run as JSON: summaries for GET /v1/runs, everything for GET /v1/runs/{id}, as openapi/coordinator.yaml says.
  *
- * HTTP threads, on a reader's snapshot; writes into the caller's buffer.  The cost grows with the run's rounds and not
- * with its samples: figures that depend on samples are counted when a round is consumed (publish.c). */
+ * HTTP threads, on a reader's snapshot; writes into the caller's buffer.  The cost grows neither with the run's rounds
+ * (run_sums.h) nor with its samples, whose figures are counted when a round is consumed (publish.c), but with its
+ * evaluations. */
 #ifndef LEASEHOLD_COORDINATOR_VIEWS_RUN_VIEW_H
 #define LEASEHOLD_COORDINATOR_VIEWS_RUN_VIEW_H
 
