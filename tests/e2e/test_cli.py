@@ -3,11 +3,12 @@ import contextlib
 import http.server
 import json
 import socket
+import sqlite3
 import subprocess
 import threading
 import urllib.parse
 
-from harness import BIN, Cluster, call, grpo_config, warmup_config
+from harness import BIN, DATA, Cluster, Standalone, call, exchange, grpo_config, warmup_config
 
 TOLD_BY_A_HEARTBEAT = ("seen_ms", "loaded_digest", "slots_busy", "busy_slot_us", "tokens_sampled", "leases", "clock_skew_ms")
 
@@ -121,6 +122,29 @@ def test_the_command_line(base_model, tmp_path):
         status, _, error = leasehold(cluster, "run", "show", "r99")
         assert status == 1 and "there is no run r99" in error
         check_states(cluster)
+
+
+def test_every_run_of_a_long_life_is_listed(tmp_path):
+    """One answer has 1,000 runs at most: those before them could not be found without their ids."""
+    runs = 2345
+    with Standalone(tmp_path) as one:
+        one.database = tmp_path / "runs.db"
+        one.coordinator = one.start("coordinator", "coordinator", ["--db", one.database, "--data-dir", DATA])
+        call("POST", f"{one.coordinator.url}/v1/runs/{one.create_run(grpo_config(1))}/stop")
+        one.coordinator.stop()
+        with contextlib.closing(sqlite3.connect(one.database)) as database, database:
+            columns = ", ".join(row[1] for row in database.execute("PRAGMA table_info(runs)") if row[1] != "id")
+            database.execute(f"WITH RECURSIVE more(n) AS (SELECT 2 UNION ALL SELECT n + 1 FROM more WHERE n < {runs}) INSERT INTO runs (id, {columns}) SELECT n, {columns} FROM more, runs")
+        one.coordinator.restart()
+        ids, before = [], ""
+        while page := call("GET", f"{one.coordinator.url}/v1/runs?limit=1000{before}")["runs"]:
+            ids += [run["id"] for run in page]
+            before = f"&before={ids[-1]}"
+        assert ids == [f"r{n}" for n in range(runs, 0, -1)]
+        assert [line.split()[0] for line in said(one, "run", "list").splitlines()] == ids
+        for wrong in ("7", "r7.1", "r", "w7", "r07"):
+            status, _, answer = exchange("GET", f"{one.coordinator.url}/v1/runs?before={wrong}")
+            assert status == 422 and json.loads(answer)["error"]["field"] == "before", answer
 
 
 class Scripted(http.server.BaseHTTPRequestHandler):

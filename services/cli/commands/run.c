@@ -68,13 +68,23 @@ static void print_head(const struct json *run) {
 }
 
 enum rc run_list(struct session *s, int *status, struct err *err) {
-  struct json *answer = NULL;
-  const enum rc rc = session_get(s, "/v1/runs?limit=1000", NULL, NULL, &answer, err); /* the most at once */
-  const struct json *runs = json_find(answer, "runs");
+  enum { RUNS_AT_ONCE = 1000 }; /* the most */
+  static const char newest[] = "/v1/runs?limit=1000", older[] = "/v1/runs?limit=1000&before=";
+  char last[LIMIT_NAME_MAX] = "";
+  enum rc rc = RC_OK;
   *status = EXIT_DONE;
-  for (size_t i = 0; !s->json && i < json_length(runs); i++) print_head(json_at(runs, i));
-  if (rc == RC_OK && !s->json && json_length(runs) == 0) fprintf(stderr, "leasehold: there are no runs yet\n");
-  json_free(answer);
+  for (bool more = true; rc == RC_OK && more;) {
+    struct json *answer = NULL;
+    rc = session_get(s, last[0] ? older : newest, last[0] ? last : NULL, NULL, &answer, err);
+    const struct json *runs = json_find(answer, "runs");
+    const size_t count = json_length(runs);
+    if (rc == RC_OK && !s->json && count == 0 && !last[0]) fprintf(stderr, "leasehold: there are no runs yet\n");
+    for (size_t i = 0; !s->json && i < count; i++) print_head(json_at(runs, i));
+    const char *oldest = count ? show_word(json_at(runs, count - 1), "id", "") : "";
+    more = !s->json && count == RUNS_AT_ONCE && strcmp(oldest, last) != 0;
+    snprintf(last, sizeof last, "%s", oldest);
+    json_free(answer);
+  }
   return rc;
 }
 

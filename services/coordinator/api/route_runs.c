@@ -148,14 +148,17 @@ void handle_get_runs(struct http_request *r, void *context) {
   struct buf body = BUF_INIT;
   struct json_writer w;
   struct err err = {0};
-  int64_t limit;
+  const char *before = http_query(r, "before");
+  int64_t limit, newer = INT64_MAX;
   json_writer_init(&w, &body);
   json_object_begin(&w);
   json_key(&w, "runs");
   json_array_begin(&w);
   enum rc rc = http_query_i64(r, "limit", 100, 1, 1000, &limit, &err);
+  if (rc == RC_OK && before && id_parse_run(&newer, before, NULL) != RC_OK)
+    rc = err_set(&err, RC_INVALID, "before", "before: a run's id was expected, as r7, but \"%.64s\" came", before);
   if (rc == RC_OK) rc = readers_take(readers, &s, &err);
-  if (rc == RC_OK) rc = run_summaries_write(s, &w, limit, &err);
+  if (rc == RC_OK) rc = run_summaries_write(s, &w, newer, limit, &err);
   readers_give(readers, s);
   json_array_end(&w);
   json_object_end(&w);

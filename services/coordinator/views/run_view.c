@@ -97,11 +97,12 @@ static enum rc run_head(struct store *s, struct json_writer *w, const struct row
   return rc;
 }
 
-enum rc run_summaries_write(struct store *s, struct json_writer *w, int64_t limit, struct err *err) {
+enum rc run_summaries_write(struct store *s, struct json_writer *w, int64_t before, int64_t limit, struct err *err) {
   struct rows q;
   bool row;
   enum rc rc =
-      store_query(s, &q, err, "SELECT " RUN_COLUMNS " FROM runs ORDER BY id DESC LIMIT ?1", BINDS(b_int(limit)));
+      store_query(s, &q, err, "SELECT " RUN_COLUMNS " FROM runs WHERE id < ?1 ORDER BY id DESC LIMIT ?2",
+                  BINDS(b_int(before), b_int(limit)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     json_object_begin(w);
     rc = run_head(s, w, &q, err);

@@ -11,8 +11,8 @@
 
 enum { RUN_HISTORY_ROUNDS = 500 };
 
-/* The items of an array: the last `limit` runs, newest first. */
-enum rc run_summaries_write(struct store *s, struct json_writer *w, int64_t limit, struct err *err);
+/* The items of an array: the last `limit` runs before the run `before`, newest first. */
+enum rc run_summaries_write(struct store *s, struct json_writer *w, int64_t before, int64_t limit, struct err *err);
 /* One object, with its newest `history` rounds; RC_NOT_FOUND. now_ms: wall clock. */
 enum rc run_write(struct store *s, struct json_writer *w, int64_t run, int64_t history, int64_t now_ms,
                   struct err *err);
