@@ -39,6 +39,13 @@ def copy_rounds(database, run):
     database.execute("UPDATE runs SET rounds = ? WHERE id = ?", (ROUNDS, run))
 
 
+def add_workers(database, run):
+    """Servers whose names changed, and one that was started again and again."""
+    for name, tokens in [(f"pod-{i}", 2) for i in range(300)] + [("again", 5)] * 40:
+        worker = database.execute("INSERT INTO workers (name, kind, url, slots, epoch, fence, live, registered_ms, seen_ms) VALUES (?, 0, '', 8, 1, 1, 0, 0, 0)", (name,)).lastrowid
+        database.execute("INSERT INTO contributions (run, round, worker, samples, tokens) VALUES (?, ?, ?, ?, ?)", (run, worker, worker, tokens, tokens))
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     folder = tmp_path_factory.mktemp("long")
@@ -48,6 +55,7 @@ def cluster(tmp_path_factory):
         made.coordinator.kill()
         with contextlib.closing(sqlite3.connect(made.database)) as database, database:
             copy_rounds(database, 1)
+            add_workers(database, 1)
         made.coordinator.restart()
         yield made
     shutil.rmtree(folder, ignore_errors=True)
@@ -114,6 +122,16 @@ def test_a_long_run_costs_the_coordinator_little(cluster):
         before = f"&before={answer['next']}"
     print(f"a filter over {seen} samples: {time.monotonic() - begun:.2f} s")
     assert seen == ROUNDS * 512
+
+
+def test_samplers_are_shown_by_name_and_not_all(browser, cluster):
+    page = browser.page()
+    page.open(f"{cluster.coordinator.url}/#/r1/overview")
+    samplers = "[...document.querySelectorAll('dt')].find((node) => node.innerText === 'Samplers')?.nextSibling.innerText"
+    page.wait(samplers)
+    shown = page.evaluate(samplers).split(", ")
+    assert shown[0].startswith("gen: ") and shown[1] == "again: 200 samples" and shown[-1] == "278 more", shown
+    assert len(shown) == 25 and all(name.startswith("pod-") for name in shown[2:-1]), shown
 
 
 def test_spreads_of_all_rounds_come_in(browser, cluster):

@@ -5,6 +5,7 @@ import { smooth } from "./charts.js";
 import { last, roundCharts, wereCompared } from "./round_charts.js";
 
 const SMOOTH = 9;
+const SAMPLERS_SHOWN = 24;
 
 function figures(rounds, status) {
   const t = status.totals;
@@ -78,13 +79,21 @@ function weightsFrom({ weights_from, version, config }) {
   return start === "model" ? "the model" : `${start.run} v${start.version}`;
 }
 
+// By their names: one that was started again is another worker to the coordinator.  A pool whose names change has many over the months.
+function samplers(workers) {
+  const sums = new Map();
+  for (const { name, samples } of workers) sums.set(name, (sums.get(name) ?? 0) + samples);
+  const most = [...sums].sort((a, b) => b[1] - a[1]), shown = most.slice(0, SAMPLERS_SHOWN).map(([name, samples]) => `${name}: ${count(samples)} samples`);
+  return shown.concat(most.length > shown.length ? `${count(most.length - shown.length)} more` : []).join(", ");
+}
+
 function facts(status) {
   const row = (label, value) => (value ? el("div", {}, el("dt", { class: "quiet small" }, label), el("dd", { class: "wrap" }, value)) : []);
   return el("section", { class: "panel" }, el("h2", {}, "The run"), el("dl", { class: "facts" },
     row("Mode", `${status.mode}, ${status.objective}`), row("Began", when(status.started_ms)), row("Ended", status.ended_ms ? when(status.ended_ms) : ""), row("Weights from", weightsFrom(status)),
     row("Prompts", status.dataset ? `${count(status.dataset.prompts)}${status.dataset.left_out ? `, ${count(status.dataset.left_out)} left out` : ""}` : ""),
     row("Checkpoints kept", status.checkpoints.map((c) => `v${c.version}${c.best ? " (best)" : ""}`).join(", ")),
-    row("Samplers", status.totals.workers.map((w) => `${w.name}: ${count(w.samples)} samples`).join(", "))));
+    row("Samplers", samplers(status.totals.workers))));
 }
 
 export function mount(root, context) {
