@@ -130,6 +130,7 @@ def test_a_server_that_cannot_read_its_leases_gets_no_more_of_them(base_model, e
         older.wait_log("the two services are of different versions.*tomorrow")
         told = cluster.wait_until("it is given up", lambda: incidents(cluster, "leases_untaken"))
         assert told == ["older takes none of the leases that it asks for, so it gets no more for 20000 ms: its log says why; if it is of another version than this coordinator, replace it"]
+        cluster.wait_until("the run says so", lambda: "takes none of the leases" in (cluster.status(run)["waiting_for"] or ""))
         cluster.add_server("newer", "--slots", 16)
         status = cluster.wait(run)
         assert digests(status) == expected

@@ -51,7 +51,8 @@ static enum rc samplers_missing(struct store *s, const struct active_run *a, cha
   if (rc != RC_OK) return rc;
   if (fit)
     return say_text(s, a->run,
-                    "SELECT detail FROM incidents WHERE run = ?1 AND kind = 'lease_refused' ORDER BY id DESC LIMIT 1",
+                    "SELECT detail FROM incidents WHERE run = ?1 AND kind IN ('lease_refused', 'leases_untaken') "
+                    "ORDER BY id DESC LIMIT 1",
                     "nobody takes the samples that wait", why, err);
   rc = store_int(s, &registered, err,
                  "SELECT count(*) FROM workers INDEXED BY workers_live WHERE live = 1 AND kind = ?1",
