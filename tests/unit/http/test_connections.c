@@ -186,7 +186,7 @@ static void test_a_body_cannot_save_up_time(void **state) {
 }
 
 static void test_a_slow_but_steady_body_is_not_cut(void **state) {
-  enum { STALL_MS = 200, PIECE = 200, PIECES = 60, EVERY_MS = 5 }; /* for half as long again as it may stall */
+  enum { STALL_MS = 1000, PIECE = 200, PIECES = 60, EVERY_MS = 25 }; /* for half as long again as it may stall */
   struct fixture *f = start(state, (struct service_limits){.body_timeout_ms = STALL_MS, .pace_bytes = PACE});
   char head[128], piece[PIECE + 1];
   memset(piece, 'a', PIECE);
