@@ -181,14 +181,15 @@ LONG = {"input_ids": [49], "sampling_params": {"max_new_tokens": 95, "n": 256, "
 
 def test_too_many_are_429_and_a_hang_up_frees_what_it_held(alone):
     before = gauge(alone.gen, "tokens_sampled_total")
-    peers = [connect(alone.gen) for _ in range(16)]  # 16 x 256 samples: all that may be open
-    for peer in peers:
-        peer.sendall(post_bytes("/v1/generate", LONG))
-    wait_until(lambda: gauge(alone.gen, "requests_open") == 16)
-    generate(alone.gen, GREEDY, 429)
-    wait_until(lambda: call("GET", alone.gen.url + "/v1/model")["samples_waiting"] > 3000)  # shown by the engine after its next step
-    for peer in peers:
-        peer.close()
+    with alone.gen.slowly():
+        peers = [connect(alone.gen) for _ in range(16)]  # 16 x 256 samples: all that may be open
+        for peer in peers:
+            peer.sendall(post_bytes("/v1/generate", LONG))
+        wait_until(lambda: gauge(alone.gen, "requests_open") == 16)
+        generate(alone.gen, GREEDY, 429)
+        wait_until(lambda: call("GET", alone.gen.url + "/v1/model")["samples_waiting"] > 3000)  # shown by the engine after its next step
+        for peer in peers:
+            peer.close()
     at_rest(alone.gen)
     assert gauge(alone.gen, "tokens_sampled_total") - before < 16 * 256 * 95 / 2
     wait_until(lambda: gauge(alone.gen, "requests_open") == 0)  # what they held is given back with their answers, which come after the engine's rest
