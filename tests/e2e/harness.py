@@ -156,13 +156,14 @@ class Service:
         """Freezes it at a moment at which condition() is true, so that it stays true of all that this process changes; its value."""
         deadline = Deadline(seconds)
         while True:
+            begun = time.monotonic()
             self.freeze()
             if value := condition():
                 return value
             self.thaw()
             if deadline.passed():
                 raise AssertionError(f"not within {seconds} s: {what}: {self.log_text()[-2000:]}")
-            time.sleep(0.005)
+            time.sleep(min(max(time.monotonic() - begun, 0.005), 0.1))  # as long as it stood still
 
     def slow_down(self):
         """From now on it is halted often, so that whatever the kernels and the machine, a test can step in."""
