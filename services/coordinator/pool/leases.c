@@ -491,7 +491,7 @@ static enum rc look_quarantined(struct core *c, const struct live_worker *w, int
 }
 
 /* Lease answers that a server did not take: after so many of them it gets none for REST_TTLS times a time to live. */
-enum { UNTAKEN_MAX = 2, UNTAKEN_RESTS = INT32_MAX, REST_TTLS = 20 };
+enum { UNTAKEN_MAX = 4, UNTAKEN_RESTS = INT32_MAX, REST_TTLS = 20 };
 
 static bool rests(const struct core *c, struct live_worker *w) {
   if (w->untaken != UNTAKEN_RESTS) return false;
@@ -712,8 +712,8 @@ enum rc leases_expire(struct core *c, struct err *err) {
 }
 
 /* A server of another version may be unable to read what it is granted, and can say so in its own log alone.
- * Heartbeats that name no lease tell: it beats, asks for more, and lets all of them expire.  One lost answer is none
- * of its doing; two may be, so it is asked again some time. */
+ * Heartbeats that name no lease tell: it beats, asks for more, and lets all of them expire.  A lost answer is none of
+ * its doing, and many may be lost one after another, so it is asked again some time. */
 static enum rc note_untaken(struct core *c, struct live_worker *w, bool holds, struct err *err) {
   const int64_t rest_ms = REST_TTLS * (int64_t)c->options.lease_ttl_ms;
   char detail[LIMIT_NAME_MAX + 224];
