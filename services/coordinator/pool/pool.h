@@ -40,7 +40,7 @@ struct live_worker {
   bool owned;                    /* a token took its name */
   struct digest owner;           /* that token's holder */
   uint64_t origin;               /* of its address and holder, a hash: 0: unknown */
-  uint64_t url, url_before;      /* hashes: of its URL, and of the last other one that its name was registered at, or 0 */
+  uint64_t url, url_before;      /* hashes: of its URL, and of the last other one of its name, or 0 */
   bool used;                     /* rows may refer to its row: set before they are written, and never taken back */
   int64_t seen_ms;               /* monotonic */
   int64_t busy_slot_us;          /* as last reported, less what is carried to the next heartbeat (slot_time.h) */

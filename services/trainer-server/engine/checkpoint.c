@@ -262,34 +262,6 @@ static enum rc write_weights(const char *dir, const struct buf *bytes, const str
   return rc;
 }
 
-/* Engines that load every .safetensors file of a folder (vLLM, SGLang) load, where an index lies beside them, those
- * alone that it names: not the optimizer's. */
-static enum rc write_index(const char *dir, const struct buf *weights, struct err *err) {
-  struct st_file *file;
-  struct buf text = BUF_INIT;
-  struct json_writer w;
-  size_t bytes = 0;
-  enum rc rc = st_open_memory(&file, weights->data, weights->len, err);
-  if (rc != RC_OK) return rc;
-  for (size_t i = 0; i < st_count(file); i++) bytes += st_at(file, i)->bytes;
-  json_writer_init(&w, &text);
-  json_object_begin(&w);
-  json_key(&w, "metadata");
-  json_object_begin(&w);
-  json_kv_int(&w, "total_size", (int64_t)bytes);
-  json_object_end(&w);
-  json_key(&w, "weight_map");
-  json_object_begin(&w);
-  for (size_t i = 0; i < st_count(file); i++) json_kv_string(&w, st_at(file, i)->name, "model.safetensors");
-  json_object_end(&w);
-  json_object_end(&w);
-  rc = buf_check(&text, err);
-  if (rc == RC_OK) rc = write_named(dir, "model.safetensors.index.json", text.data, text.len, err);
-  buf_free(&text);
-  st_close(file);
-  return rc;
-}
-
 static enum rc write_latest(const char *state_dir, const char *run, int64_t version, struct err *err) {
   char latest[LATEST_MAX], path[LIMIT_PATH_MAX];
   snprintf(latest, sizeof latest, "%s/v%" PRId64 "\n", run, version);
@@ -319,7 +291,7 @@ static enum rc write_partial(const char *partial, const char *model_dir, const s
   struct digest optimizer;
   enum rc rc = file_make_dirs(partial, err);
   if (rc == RC_OK) rc = model_files_copy(model_dir, partial, err);
-  if (rc == RC_OK) rc = write_index(partial, weights_bytes, err);
+  if (rc == RC_OK) rc = model_files_write_index(partial, weights_bytes, err);
   if (rc == RC_OK) rc = write_weights(partial, weights_bytes, arrays, err);
   if (rc == RC_OK) rc = path_format(path, err, "%s/optimizer.safetensors", partial);
   fault_die(TRAINER_FAULT_DIE_IN_CHECKPOINT, meta->version - 1);

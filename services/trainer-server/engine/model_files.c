@@ -1,4 +1,4 @@
-/* Lists and copies the small files of a model's folder. */
+/* Lists, copies and writes the small files of a model's folder. */
 #include "services/trainer-server/engine/model_files.h"
 
 #include <dirent.h>
@@ -9,6 +9,7 @@
 #include "common/base/file.h"
 #include "common/base/limits.h"
 #include "common/json/json.h"
+#include "common/safetensors/safetensors.h"
 
 enum { FILE_BYTES_MAX = 128 << 20, CONFIG_BYTES_MAX = 1 << 20 };
 
@@ -171,5 +172,33 @@ enum rc model_files_copy(const char *from_dir, const char *to_dir, struct err *e
   struct model_file_names files;
   enum rc rc = model_files_list(&files, from_dir, err);
   for (size_t i = 0; rc == RC_OK && i < files.count; i++) rc = copy(from_dir, to_dir, files.names[i], err);
+  return rc;
+}
+
+enum rc model_files_write_index(const char *dir, const struct buf *weights, struct err *err) {
+  char path[LIMIT_PATH_MAX];
+  struct st_file *file;
+  struct buf text = BUF_INIT;
+  struct json_writer w;
+  size_t bytes = 0;
+  enum rc rc = st_open_memory(&file, weights->data, weights->len, err);
+  if (rc != RC_OK) return rc;
+  for (size_t i = 0; i < st_count(file); i++) bytes += st_at(file, i)->bytes;
+  json_writer_init(&w, &text);
+  json_object_begin(&w);
+  json_key(&w, "metadata");
+  json_object_begin(&w);
+  json_kv_int(&w, "total_size", (int64_t)bytes);
+  json_object_end(&w);
+  json_key(&w, "weight_map");
+  json_object_begin(&w);
+  for (size_t i = 0; i < st_count(file); i++) json_kv_string(&w, st_at(file, i)->name, "model.safetensors");
+  json_object_end(&w);
+  json_object_end(&w);
+  rc = buf_check(&text, err);
+  if (rc == RC_OK) rc = path_format(path, err, "%s/model.safetensors.index.json", dir);
+  if (rc == RC_OK) rc = file_write(path, text.data, text.len, err);
+  buf_free(&text);
+  st_close(file);
   return rc;
 }

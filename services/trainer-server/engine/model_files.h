@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "common/base/buf.h"
 #include "common/base/rc.h"
 
 enum { MODEL_FILES_MAX = 64, MODEL_FILE_NAME_MAX = 128 };
@@ -30,5 +31,8 @@ enum rc model_files_list(struct model_file_names *out, const char *dir, struct e
 /* Copies them from the model's folder into a checkpoint's, as they are; but config.json says of which dtype its weights
  * are, which are bf16 here whatever they were before. */
 enum rc model_files_copy(const char *from_dir, const char *to_dir, struct err *err);
+/* The index beside model.safetensors, whose bytes these are.  Engines that load every .safetensors file of a folder
+ * (vLLM, SGLang) load, where an index lies beside them, those alone that it names: not the optimizer's. */
+enum rc model_files_write_index(const char *dir, const struct buf *weights, struct err *err);
 
 #endif
