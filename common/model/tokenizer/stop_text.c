@@ -29,9 +29,8 @@ static bool advance(const struct stop_texts *s, int which, struct stop_state *st
   size_t matched = state->matched[which];
   while (matched > 0 && text[matched] != byte) matched = s->items[which].fallback[matched - 1];
   if (text[matched] == byte) matched++;
-  const bool complete = matched == s->items[which].len;
-  state->matched[which] = complete ? s->items[which].fallback[matched - 1] : (uint16_t)matched;
-  return complete;
+  state->matched[which] = (uint16_t)matched;
+  return matched == s->items[which].len;
 }
 
 size_t stop_texts_feed(const struct stop_texts *s, struct stop_state *state, const char *bytes, size_t len,

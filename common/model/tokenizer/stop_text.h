@@ -29,13 +29,13 @@ struct stop_texts {
 };
 
 struct stop_state {
-  uint16_t matched[LIMIT_STOP_TEXTS]; /* bytes of each text, but not all, that the end of the input is */
+  uint16_t matched[LIMIT_STOP_TEXTS]; /* bytes of each text that the end of the input is */
 };
 
 /* Copies text.  RC_INVALID (field "stop") when it is empty, too long or one too many. */
 enum rc stop_texts_add(struct stop_texts *s, const char *text, size_t len, struct arena *arena, struct err *err);
 /* Reads bytes until one completes a stop text: returns that text's length, and how many bytes were read in *used; 0
- * when all were read and none was complete.  Where that text shall not end the answer the rest may be fed. */
+ * when all were read and none was complete.  A state that has matched must not be fed again. */
 size_t stop_texts_feed(const struct stop_texts *s, struct stop_state *state, const char *bytes, size_t len,
                        size_t *used);
 /* Bytes at the end of the input with which a stop text may begin. */

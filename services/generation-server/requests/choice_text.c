@@ -45,16 +45,11 @@ enum rc choice_scan(struct choice *c, struct choice_scratch *m, struct err *err)
   const bool over = atomic_load_explicit(&c->sample->over, memory_order_acquire); /* before shown: then that is final */
   const int32_t shown = atomic_load_explicit(&c->sample->shown, memory_order_acquire);
   for (; c->scanned < shown && !c->stopped; c->scanned++) {
-    size_t found, used = 0;
+    size_t used;
     buf_clear(&m->text);
     const enum rc rc = decode(c, c->scanned, &m->text, err);
     if (rc != RC_OK) return rc;
-    if (m->text.len == 0) continue; /* a special token, or one that ends the sample */
-    do {
-      size_t more;
-      found = stop_texts_feed(c->stops, &c->matching, m->text.data + used, m->text.len - used, &more);
-      used += more;
-    } while (found > 0 && c->scanned < c->stops_from);
+    const size_t found = stop_texts_feed(c->stops, &c->matching, m->text.data, m->text.len, &used);
     if (found > 0) {
       c->stopped = true;
       c->cut = c->scanned_end + used - (c->keeps_stop ? 0 : found);

@@ -30,7 +30,6 @@ struct choice {
   bool drops_end;     /* the text ends before the token that ended the sample, as before a stop text */
   bool shows_special; /* the text has special tokens */
   bool awaits_token;  /* nothing is told, the prefix neither, before the first token */
-  int32_t stops_from; /* a stop text that is complete with an earlier token does not end the text */
 
   /* How far it has been scanned. */
   int32_t scanned;    /* tokens; those of the answer once it has ended */

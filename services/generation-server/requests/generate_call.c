@@ -154,7 +154,6 @@ static enum rc add_prompt(struct generate_call *call, const struct generate_para
     c->drops_end = own->drops_end && !own->keeps_stop;
     c->shows_special = own->shows_special;
     c->awaits_token = own->prompt_logprobs;
-    c->stops_from = own->puts_off_stops ? own->min_new_tokens : 0;
   }
   return rc;
 }

@@ -55,8 +55,7 @@ struct generate_params {
   bool keeps_stop;      /* the stop text is part of the text */
   bool drops_end;       /* the token that ended a sample is none, unless keeps_stop */
   bool shows_special;   /* special tokens are */
-  bool tells_tokens;    /* pieces without text become events too */
-  bool puts_off_stops;  /* min_new_tokens holds for stop texts too, not for stop ids alone */
+  bool tells_tokens; /* pieces without text become events too */
   int32_t top_logprobs;
   const struct generate_shape *shape;
   const void *details; /* the shape's own; in the request's arena */

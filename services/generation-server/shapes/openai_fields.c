@@ -26,7 +26,6 @@ static const struct {
 void openai_fields_init(struct openai_fields *f, struct generate_params *p, struct openai_details *details) {
   *f = (struct openai_fields){.details = details};
   p->drops_end = true;
-  p->puts_off_stops = true;
   sampling_fields_init(&f->sampling, p, OPENAI_CHOICES_MAX);
   const struct json_field fields[] = {
       {.name = "model", .kind = FIELD_STRING, .target = &f->model},

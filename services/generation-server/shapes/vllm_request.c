@@ -27,7 +27,6 @@ static enum rc read_sampling(struct generate_params *p, struct vllm_details *d, 
   bool has_top = false, has_prompt = false;
   int32_t prompt_top = 0;
   if (!v) return RC_OK;
-  p->puts_off_stops = true;
   sampling_fields_init(&f, p, VLLM_CHOICES_MAX);
   const struct json_field fields[] = {
       {.name = "max_tokens", .kind = FIELD_I32, .target = &p->max_new_tokens, .min = 1, .max = LIMIT_NEW_TOKENS},
