@@ -102,6 +102,8 @@ def stops():
     assert cut.message.content == full[: full.index(stop)] and cut.finish_reason == "stop"
     kept = chat(temperature=0, max_tokens=30, stop=[stop], extra_body={"ignore_eos": True, "include_stop_str_in_output": True}).choices[0]
     assert kept.message.content == full[: full.index(stop) + 2]
+    late = chat(temperature=0, max_tokens=30, stop=["A"], logit_bias={"65": 100}, extra_body={"min_tokens": 5})
+    assert late.choices[0].message.content == "A" * 5 and late.usage.completion_tokens == 6 and late.choices[0].finish_reason == "stop"
 
 
 def penalties():

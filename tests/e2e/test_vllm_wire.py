@@ -36,9 +36,58 @@ def test_ids_come_as_from_our_own_route(gen):
         content = choice["logprobs"]["content"]
         assert [t["logprob"] for t in content] == [row[0] for row in own["meta_info"]["output_token_logprobs"]]
         assert [t["token"] for t in content] == [f"token_id:{token}" for token in choice["token_ids"]]
+        assert [t["token_id"] for t in content] == choice["token_ids"]
+        likeliest = [t["top_logprobs"][0] for t in content]
+        assert [t["rank"] for t in content] == [1 if best["token_id"] == t["token_id"] else None for t, best in zip(content, likeliest)]
+        assert all(best["rank"] == 1 and best["token"] == f"token_id:{best['token_id']}" for best in likeliest)
         assert choice["weight_versions"] == [{"version": 0, "start": 0, "end": 30}] and choice["finish_reason"] == "length"
+    assert theirs["usage"] == {"prompt_tokens": len(PROMPT), "completion_tokens": 60, "total_tokens": len(PROMPT) + 60}
     judged = theirs["prompt_logprobs"]
     assert judged[0] is None and [str(token) in one for token, one in zip(PROMPT[1:], judged[1:])] == [True] * (len(PROMPT) - 1)
+
+
+def test_a_request_that_vllm_wrote_out_is_taken(gen):
+    """What vLLM 0.32 answers to /v1/completions/render: all fields of a request, and of the sampling parameters those that it fills in."""
+    sampling = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "temperature": 0.0, "stop": [], "stop_token_ids": [], "max_tokens": 3, "output_kind": 2,
+                "skip_clone": True, "bad_words": [], "skip_reading_prefix_cache": False}
+    rendered = {"request_id": "cmpl-9a22b7029cbbed67", "token_ids": PROMPT, "token_offsets": None, "features": None, "content_parts": None, "sampling_params": sampling, "model": "m",
+                "reasoning_ended": None, "reasoning_parser_kwargs": None, "return_token_ids": True, "output_mode": "tokens", "stream": False, "stream_options": None, "cache_salt": None,
+                "priority": 0, "kv_transfer_params": None, "ec_transfer_params": None}
+    answer = post(gen, "/inference/v1/generate", rendered)
+    assert answer["choices"][0]["token_ids"] == generate(gen, sampling_params={"temperature": 0, "max_tokens": 3})["choices"][0]["token_ids"]
+    assert answer["prompt_token_ids"] == PROMPT and answer["output_mode"] == "tokens"
+    for name, value in (("output_mode", "text"), ("content_parts", [{}]), ("ec_transfer_params", {"x": 1})):
+        assert exchange("POST", gen.url + "/inference/v1/generate", {**rendered, name: value})[0] == 501, name
+    for name, value in (("bad_words", ["x"]), ("watermarking", True), ("prompt_logprob_start", 2), ("extra_args", {"x": 1})):
+        assert exchange("POST", gen.url + "/inference/v1/generate", {**rendered, "sampling_params": {**sampling, name: value}})[0] == 501, name
+
+
+def test_a_length_of_null_is_what_there_is_room_for(gen):
+    params = {"temperature": 0, "ignore_eos": True}
+    assert len(generate(gen, sampling_params={**params, "max_tokens": None})["choices"][0]["token_ids"]) == 128 - len(PROMPT)
+    assert len(generate(gen, sampling_params=params)["choices"][0]["token_ids"]) == 16
+
+
+def test_an_answer_says_what_stopped_it(gen):
+    params = {"temperature": 0, "max_tokens": 30, "ignore_eos": True}
+    plain = generate(gen, sampling_params=params)["choices"][0]
+    end = plain["token_ids"][2]
+    assert plain["finish_reason"] == "length" and plain["stop_reason"] is None
+    by_token = generate(gen, sampling_params={**params, "stop_token_ids": [end]})["choices"][0]
+    assert by_token["finish_reason"] == "stop" and by_token["stop_reason"] == end == by_token["token_ids"][-1]
+    answer = {"prompt": PROMPT, **params}
+    text = call("POST", gen.url + "/v1/completions", answer)["choices"][0]["text"]
+    assert call("POST", gen.url + "/v1/completions", {**answer, "stop_token_ids": [end]})["choices"][0]["stop_reason"] == end
+    assert call("POST", gen.url + "/v1/completions", {**answer, "stop": ["no such text", text[1:3]]})["choices"][0]["stop_reason"] == text[1:3]
+    early = call("POST", gen.url + "/v1/completions", {**answer, "stop": [text[1:3]], "min_tokens": 4})["choices"][0]
+    assert len(early["text"]) >= 3 and text.startswith(early["text"]), "before so many tokens no text ends it either"
+    special = {**answer, "stop": ["<|im_end|>"], "logit_bias": {"258": 100}}
+    assert call("POST", gen.url + "/v1/completions", special)["choices"][0]["stop_reason"] == "<|im_end|>"
+    model_end = {**answer, "ignore_eos": False, "logit_bias": {"256": 100}}
+    assert [call("POST", gen.url + "/v1/completions", model_end)["choices"][0][key] for key in ("finish_reason", "stop_reason")] == ["stop", None]
+    assert call("POST", gen.url + "/v1/completions", {**model_end, "ignore_eos": True, "stop_token_ids": [256]})["choices"][0]["stop_reason"] == 256
+    events = call("POST", gen.url + "/v1/completions", {**answer, "stop_token_ids": [end], "stream": True}, raw=True).decode().split("\n\n")
+    assert [json.loads(event[6:])["choices"][0]["stop_reason"] for event in events[:-2]] == [None] * (len(events) - 3) + [end]
 
 
 def test_a_stream_put_together_is_the_whole(gen):
@@ -121,7 +170,10 @@ def test_prime_rls_calls_swap_weights_under_running_requests(slow_server, wide_m
 
 
 def test_what_is_aborted_answers_with_what_it_has(slow_server):
-    for end in (lambda: post(slow_server, "/pause"), lambda: post(slow_server, "/abort_requests", {"request_ids": ["other", "long"]})):
+    def abort(body):
+        assert post(slow_server, "/abort_requests", body) == {"status": "aborted", "aborted": 1}
+
+    for end in (lambda: post(slow_server, "/pause"), lambda: abort({"request_ids": ["other", "long"]}), lambda: abort({}), lambda: abort({"request_ids": []})):
         with slow_server.slowly():
             thread, result = background(lambda: generate(slow_server, request_id="long", sampling_params={"max_tokens": 110, "ignore_eos": True, "n": 128}))
             wait_until("samples are decoded", lambda: sampled(slow_server) > 0)

@@ -47,6 +47,11 @@ size_t stop_texts_feed(const struct stop_texts *s, struct stop_state *state, con
   return 0;
 }
 
+void stop_texts_pass(const struct stop_texts *s, struct stop_state *state) {
+  for (int k = 0; k < s->count; k++)
+    if (state->matched[k] == s->items[k].len) state->matched[k] = s->items[k].fallback[s->items[k].len - 1];
+}
+
 size_t stop_texts_held(const struct stop_texts *s, const struct stop_state *state) {
   size_t held = 0;
   for (int k = 0; k < s->count; k++)

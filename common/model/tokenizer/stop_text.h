@@ -35,9 +35,12 @@ struct stop_state {
 /* Copies text.  RC_INVALID (field "stop") when it is empty, too long or one too many. */
 enum rc stop_texts_add(struct stop_texts *s, const char *text, size_t len, struct arena *arena, struct err *err);
 /* Reads bytes until one completes a stop text: returns that text's length, and how many bytes were read in *used; 0
- * when all were read and none was complete.  A state that has matched must not be fed again. */
+ * when all were read and none was complete.  A state that has matched must not be fed again before the match was
+ * passed. */
 size_t stop_texts_feed(const struct stop_texts *s, struct stop_state *state, const char *bytes, size_t len,
                        size_t *used);
+/* Goes on behind a match that does not count. */
+void stop_texts_pass(const struct stop_texts *s, struct stop_state *state);
 /* Bytes at the end of the input with which a stop text may begin. */
 size_t stop_texts_held(const struct stop_texts *s, const struct stop_state *state);
 /* Reads a token of a completion, without special tokens' texts: does it complete a stop text?  How leases' samples end:

@@ -67,23 +67,29 @@ void handle_vllm_is_paused(struct http_request *r, void *context) {
   http_reply_json_or_fail(r, loaded ? RC_OK : err.rc, &body, &err);
 }
 
+/* Without ids all open requests are ended. */
 void handle_vllm_abort(struct http_request *r, void *context) {
   struct server *s = context;
   struct err err;
+  struct buf answer = BUF_INIT;
   const struct json *body, *ids = NULL;
+  int aborted = 0;
   enum rc rc = http_body_json(r, &body, &err);
   const struct json_field fields[] = {
-      {.name = "request_ids", .kind = FIELD_VALUE, .target = &ids, .required = true},
+      {.name = "request_ids", .kind = FIELD_VALUE, .target = &ids},
   };
   if (rc == RC_OK) rc = json_fields(body, fields, 1, UNKNOWN_REFUSED, http_arena(r), &err);
-  if (rc == RC_OK && (json_type_of(ids) != JSON_ARRAY || json_length(ids) > LIMIT_QUEUED_REQUESTS))
+  if (rc == RC_OK && ids && (json_type_of(ids) != JSON_ARRAY || json_length(ids) > LIMIT_QUEUED_REQUESTS))
     rc = err_set(&err, RC_INVALID, "request_ids", "expected an array of up to %d ids", LIMIT_QUEUED_REQUESTS);
   for (size_t i = 0; rc == RC_OK && i < json_length(ids); i++)
     if (!json_word(json_at(ids, i)) || json_characters(json_at(ids, i)) >= LIMIT_NAME_MAX)
       rc = err_set(&err, RC_INVALID, "request_ids", "expected texts of up to %d characters, and item %zu is none",
                    LIMIT_NAME_MAX - 1, i);
-  for (size_t i = 0; rc == RC_OK && i < json_length(ids); i++) requests_abort(s->requests, json_word(json_at(ids, i)));
-  reply_status(r, rc, "ok", &err);
+  for (size_t i = 0; rc == RC_OK && i < json_length(ids); i++)
+    aborted += requests_abort(s->requests, json_word(json_at(ids, i)));
+  if (rc == RC_OK && json_length(ids) == 0) aborted = requests_abort(s->requests, NULL);
+  if (rc == RC_OK) buf_printf(&answer, "{\"status\":\"aborted\",\"aborted\":%d}", aborted);
+  http_reply_json_or_fail(r, rc, &answer, &err);
 }
 
 /* --- tokenizing --- */

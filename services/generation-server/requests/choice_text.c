@@ -41,6 +41,18 @@ static enum rc decode(const struct choice *c, int32_t at, struct buf *out, struc
                       : RC_OK;
 }
 
+/* Looks for stop texts in the newest token's text: bytes of the one that ends the choice, and of the text up to its end
+ * in *used; 0: none does. */
+static size_t find_stop(struct choice *c, const struct buf *text, size_t *used) {
+  size_t at = 0;
+  for (;;) {
+    const size_t found = stop_texts_feed(c->stops, &c->matching, text->data + at, text->len - at, used);
+    *used = at += *used;
+    if (found == 0 || c->scanned >= c->stops_from) return found;
+    stop_texts_pass(c->stops, &c->matching);
+  }
+}
+
 enum rc choice_scan(struct choice *c, struct choice_scratch *m, struct err *err) {
   const bool over = atomic_load_explicit(&c->sample->over, memory_order_acquire); /* before shown: then that is final */
   const int32_t shown = atomic_load_explicit(&c->sample->shown, memory_order_acquire);
@@ -49,7 +61,7 @@ enum rc choice_scan(struct choice *c, struct choice_scratch *m, struct err *err)
     buf_clear(&m->text);
     const enum rc rc = decode(c, c->scanned, &m->text, err);
     if (rc != RC_OK) return rc;
-    const size_t found = stop_texts_feed(c->stops, &c->matching, m->text.data, m->text.len, &used);
+    const size_t found = m->text.len > 0 ? find_stop(c, &m->text, &used) : 0;
     if (found > 0) {
       c->stopped = true;
       c->cut = c->scanned_end + used - (c->keeps_stop ? 0 : found);

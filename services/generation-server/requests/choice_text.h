@@ -25,10 +25,12 @@ struct choice {
   const char *prefix;
   size_t prefix_len;
   int32_t index;      /* in the answer */
+  int32_t stops_from; /* a stop text that is complete before this token does not count */
   bool wants_offsets; /* choice_piece.offsets are made */
   bool keeps_stop;    /* the text ends behind the stop text */
   bool drops_end;     /* the text ends before the token that ended the sample, as before a stop text */
   bool shows_special; /* the text has special tokens */
+  bool ignores_eos;   /* the model's end-of-text ids end it only where they were asked for */
   bool awaits_token;  /* nothing is told, the prefix neither, before the first token */
 
   /* How far it has been scanned. */

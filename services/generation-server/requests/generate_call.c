@@ -151,8 +151,10 @@ static enum rc add_prompt(struct generate_call *call, const struct generate_para
                 own == p ? &call->stops : &own->stops, echo, echo_len);
     c->wants_offsets = own->raw_logprobs;
     c->keeps_stop = own->keeps_stop;
+    c->stops_from = own->puts_off_stops ? own->min_new_tokens : 0;
     c->drops_end = own->drops_end && !own->keeps_stop;
     c->shows_special = own->shows_special;
+    c->ignores_eos = own->ignore_eos;
     c->awaits_token = own->prompt_logprobs;
   }
   return rc;

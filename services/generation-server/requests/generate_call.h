@@ -53,6 +53,7 @@ struct generate_params {
   bool stream, echo, raw_logprobs;
   bool prompt_logprobs; /* those of the prompt's tokens too */
   bool keeps_stop;      /* the stop text is part of the text */
+  bool puts_off_stops;  /* stop texts count behind min_new_tokens only */
   bool drops_end;       /* the token that ended a sample is none, unless keeps_stop */
   bool shows_special;   /* special tokens are */
   bool tells_tokens; /* pieces without text become events too */

@@ -12,6 +12,7 @@
 
 #include "services/generation-server/shapes/chat_request.h"
 #include "services/generation-server/shapes/shown_token.h"
+#include "services/generation-server/shapes/stop_reason.h"
 
 static const struct chat_details *details_of(const struct generate_call *call) { return call->details; }
 
@@ -117,6 +118,7 @@ static enum rc write_whole(struct generate_call *call, struct choice_scratch *m,
     if (rc != RC_OK) return rc;
     write_logprobs(call, c, &piece, w);
     write_finish(c, true, called, w);
+    stop_reason_write(call, c, true, w);
     if (details_of(call)->openai.return_token_ids)
       json_kv_i32s(w, "token_ids", c->sample->tokens, (size_t)piece.count);
     json_object_end(w);
@@ -207,6 +209,7 @@ static void write_event(const struct generate_call *call, const struct choice *c
   const bool any = write_delta(call, c, piece, &called, w);
   write_logprobs(call, c, piece, w);
   write_finish(c, piece->last, called, w);
+  stop_reason_write(call, c, piece->last, w);
   if (o->return_token_ids) json_kv_i32s(w, "token_ids", c->sample->tokens + piece->first, (size_t)piece->count);
   json_object_end(w);
   json_array_end(w);

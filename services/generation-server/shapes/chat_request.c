@@ -54,7 +54,7 @@ static void list_fields(struct openai_fields *o, struct fields *f, struct genera
   };
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) sampling_fields_add(&o->sampling, fields[i]);
   for (size_t i = 0; i < sizeof not_offered / sizeof not_offered[0]; i++)
-    sampling_fields_refuse(&o->sampling, not_offered[i].name, not_offered[i].why);
+    sampling_fields_refuse(&o->sampling, not_offered[i].name, NULL, not_offered[i].why);
 }
 
 /* --- messages and tools --- */

@@ -13,6 +13,7 @@
 #include "services/generation-server/shapes/openai_fields.h"
 #include "services/generation-server/shapes/prompt_logprobs.h"
 #include "services/generation-server/shapes/shown_token.h"
+#include "services/generation-server/shapes/stop_reason.h"
 
 /* --- log-probabilities --- */
 
@@ -151,6 +152,7 @@ static void write_choice(const struct generate_call *call, const struct choice *
   else
     json_write_null(w);
   json_kv_string(w, "finish_reason", piece->last ? finish_reason_name(choice_finish(c)) : NULL);
+  stop_reason_write(call, c, piece->last, w);
   if (details_of(call)->prompt_logprobs && piece->begins) {
     json_key(w, "prompt_logprobs");
     prompt_logprobs_write(call, job, job->top_count, w);

@@ -5,27 +5,29 @@
 
 /* They cannot change what is sampled: names, books that others keep, hints about speed. */
 static const char *const without_effect[] = {"metadata", "store", "service_tier", "safety_identifier",
-                                             "prompt_cache_key", "prompt_cache_retention", "priority", "prediction"};
+                                             "prompt_cache_key", "prompt_cache_retention", "priority", "prediction",
+                                             "cache_salt"};
 
 static const struct {
-  const char *name, *why;
+  const char *name, *why, *nothing;
 } not_offered[] = {
-    {"guided_json", "expected none: answers are not bound to a grammar"},
-    {"guided_regex", "expected none: answers are not bound to a grammar"},
-    {"guided_choice", "expected none: answers are not bound to a grammar"},
-    {"guided_grammar", "expected none: answers are not bound to a grammar"},
-    {"structured_outputs", "expected none: answers are not bound to a grammar"},
-    {"truncate_prompt_tokens", "expected none: prompts are taken whole or refused"},
-    {"use_beam_search", "expected none: answers are sampled"},
-    {"length_penalty", "expected none: it belongs to beam search, and answers are sampled"},
-    {"allowed_token_ids", "expected none: bias the other tokens instead"},
-    {"bad_words", "expected none: bias their tokens instead"},
-    {"logits_processors", "expected none: no code of a client's is run"},
+    {"guided_json", "expected none: answers are not bound to a grammar", NULL},
+    {"guided_regex", "expected none: answers are not bound to a grammar", NULL},
+    {"guided_choice", "expected none: answers are not bound to a grammar", NULL},
+    {"guided_grammar", "expected none: answers are not bound to a grammar", NULL},
+    {"structured_outputs", "expected none: answers are not bound to a grammar", NULL},
+    {"truncate_prompt_tokens", "expected none: prompts are taken whole or refused", NULL},
+    {"use_beam_search", "expected none: answers are sampled", "false"},
+    {"length_penalty", "expected none: it belongs to beam search, and answers are sampled", "1"},
+    {"allowed_token_ids", "expected none: bias the other tokens instead", NULL},
+    {"bad_words", "expected none: bias their tokens instead", "[]"},
+    {"logits_processors", "expected none: no code of a client's is run", "[]"},
 };
 
 void openai_fields_init(struct openai_fields *f, struct generate_params *p, struct openai_details *details) {
   *f = (struct openai_fields){.details = details};
   p->drops_end = true;
+  p->puts_off_stops = true;
   sampling_fields_init(&f->sampling, p, OPENAI_CHOICES_MAX);
   const struct json_field fields[] = {
       {.name = "model", .kind = FIELD_STRING, .target = &f->model},
@@ -44,7 +46,7 @@ void openai_fields_init(struct openai_fields *f, struct generate_params *p, stru
   for (size_t i = 0; i < sizeof without_effect / sizeof without_effect[0]; i++)
     sampling_fields_ignore(&f->sampling, without_effect[i]);
   for (size_t i = 0; i < sizeof not_offered / sizeof not_offered[0]; i++)
-    sampling_fields_refuse(&f->sampling, not_offered[i].name, not_offered[i].why);
+    sampling_fields_refuse(&f->sampling, not_offered[i].name, not_offered[i].nothing, not_offered[i].why);
 }
 
 static enum rc read_stream_options(struct openai_fields *f, struct arena *arena, struct err *err) {

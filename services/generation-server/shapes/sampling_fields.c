@@ -11,10 +11,11 @@ void sampling_fields_add(struct sampling_fields *f, struct json_field field) {
   f->items[f->count++] = field;
 }
 
-void sampling_fields_refuse(struct sampling_fields *f, const char *name, const char *why) {
+void sampling_fields_refuse(struct sampling_fields *f, const char *name, const char *nothing, const char *why) {
   assert(f->refused_count < REFUSED_FIELDS_MAX);
   f->refused[f->refused_count].name = name;
   f->refused[f->refused_count].why = why;
+  f->refused[f->refused_count].nothing = nothing;
   sampling_fields_add(
       f, (struct json_field){.name = name, .kind = FIELD_VALUE, .target = &f->refused[f->refused_count++].value});
 }
@@ -128,9 +129,19 @@ static enum rc read_biases(struct generate_params *p, const struct json *v, stru
 
 /* --- all --- */
 
+static bool asks_nothing(const struct json *value, const char *nothing) {
+  const enum json_type type = json_type_of(value);
+  if (!nothing) return false;
+  if (*nothing == 'f') return type == JSON_BOOL && !json_bool(value);
+  if (*nothing == '[') return type == JSON_ARRAY && json_length(value) == 0;
+  if (*nothing == '{') return type == JSON_OBJECT && json_length(value) == 0;
+  return (type == JSON_INT || type == JSON_REAL) && json_number(value) == *nothing - '0';
+}
+
 static enum rc refuse_others(const struct sampling_fields *f, struct err *err) {
   for (size_t i = 0; i < f->refused_count; i++)
-    if (f->refused[i].value) return err_set(err, RC_UNSUPPORTED, f->refused[i].name, "%s", f->refused[i].why);
+    if (f->refused[i].value && !asks_nothing(f->refused[i].value, f->refused[i].nothing))
+      return err_set(err, RC_UNSUPPORTED, f->refused[i].name, "%s", f->refused[i].why);
   return RC_OK;
 }
 

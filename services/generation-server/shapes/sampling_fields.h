@@ -8,7 +8,7 @@
 
 #include "services/generation-server/requests/generate_call.h"
 
-enum { SAMPLING_FIELDS_MAX = 80, REFUSED_FIELDS_MAX = 40 };
+enum { SAMPLING_FIELDS_MAX = 96, REFUSED_FIELDS_MAX = 40 };
 
 struct sampling_fields {
   struct json_field items[SAMPLING_FIELDS_MAX];
@@ -19,6 +19,7 @@ struct sampling_fields {
   double frequency, presence, repetition;
   struct {
     const char *name, *why;
+    const char *nothing;      /* NULL: only null is */
     const struct json *value; /* NULL: it did not come */
   } refused[REFUSED_FIELDS_MAX];
   size_t refused_count;
@@ -28,8 +29,9 @@ struct sampling_fields {
 /* choices_max: of n. */
 void sampling_fields_init(struct sampling_fields *f, struct generate_params *p, int choices_max);
 void sampling_fields_add(struct sampling_fields *f, struct json_field field);
-/* A field that is understood and not offered: any value but null is refused, by this sentence. */
-void sampling_fields_refuse(struct sampling_fields *f, const char *name, const char *why);
+/* A field that is understood and not offered: any value but null is refused, by this sentence.  nothing: the value by
+ * which clients that write out their defaults ask for nothing, taken too: false, 0, 1, [] or {}; NULL: none. */
+void sampling_fields_refuse(struct sampling_fields *f, const char *name, const char *nothing, const char *why);
 /* A field that cannot change the result: any value will do. */
 void sampling_fields_ignore(struct sampling_fields *f, const char *name);
 /* Reads the object by the table; unknown fields are refused.  RC_INVALID, RC_UNSUPPORTED. */

@@ -17,6 +17,7 @@
 #include "common/base/utf8.h"
 #include "services/generation-server/shapes/sglang_request.h"
 #include "services/generation-server/shapes/shown_token.h"
+#include "services/generation-server/shapes/stop_reason.h"
 
 enum { CHUNKS_APART = 256 }; /* a chunk comes with every token up to here, then with so many a doubling */
 
@@ -129,19 +130,6 @@ static void write_of_tokens(const struct told *t, struct json_writer *w) {
 
 /* --- meta_info --- */
 
-/* The stop text that has come: of several that end at one byte the longest. */
-static void write_stop_text(const struct choice *c, struct json_writer *w) {
-  int longest = -1;
-  for (int i = 0; i < c->stops->count; i++)
-    if (c->matching.matched[i] == c->stops->items[i].len &&
-        (longest < 0 || c->stops->items[i].len > c->stops->items[longest].len))
-      longest = i;
-  if (longest >= 0)
-    json_write_string_len(w, c->stops->items[longest].text, c->stops->items[longest].len);
-  else
-    json_write_null(w);
-}
-
 static void write_finish(const struct told *t, struct json_writer *w) {
   json_key(w, "finish_reason");
   if (!t->last) {
@@ -159,7 +147,7 @@ static void write_finish(const struct told *t, struct json_writer *w) {
   } else {
     json_key(w, "matched");
     if (t->choice->stopped)
-      write_stop_text(t->choice, w);
+      stop_text_write(t->choice, w);
     else
       json_write_int(w, t->choice->sample->tokens[t->count - 1]);
   }

@@ -160,7 +160,7 @@ static enum rc read_sampling(struct generate_params *p, struct sglang_item *item
   };
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) sampling_fields_add(&f, fields[i]);
   for (size_t i = 0; i < sizeof not_sampled / sizeof not_sampled[0]; i++)
-    sampling_fields_refuse(&f, not_sampled[i].name, not_sampled[i].why);
+    sampling_fields_refuse(&f, not_sampled[i].name, NULL, not_sampled[i].why);
   const enum rc rc = v ? sampling_fields_read(&f, v, arena, err) : RC_OK;
   if (rc != RC_OK) return rc;
   if (has_seed && f.has_seed) return err_set(err, RC_INVALID, "seed", "expected seed or sampling_seed, got both");

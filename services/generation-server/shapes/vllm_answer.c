@@ -1,12 +1,14 @@
 /* Writes the answers of vLLM's POST /inference/v1/generate: token ids, their log-probabilities in the form of the chat
- * API with ids in the place of texts, and the versions of the weights that each token was drawn from.  On the replier's
+ * API with ids beside them, and the versions of the weights that each token was drawn from.  On the replier's
  * or the streamer's thread.
  *
  * Previous hop of a plain request: replier.c or streamer.c.  Next: the HTTP layer. */
 #include "services/generation-server/shapes/vllm_answer.h"
 
+#include "services/generation-server/shapes/openai_fields.h"
 #include "services/generation-server/shapes/prompt_logprobs.h"
 #include "services/generation-server/shapes/shown_token.h"
+#include "services/generation-server/shapes/stop_reason.h"
 #include "services/generation-server/shapes/vllm_request.h"
 
 static const struct vllm_details *details_of(const struct generate_call *call) { return call->details; }
@@ -28,6 +30,39 @@ static void write_versions(const struct sample *s, int32_t first, int32_t count,
   json_array_end(w);
 }
 
+/* rank: the place among all tokens, from 1 on; 0: beyond those that are known.  The object stays open. */
+static void begin_token(const struct generate_call *call, int32_t token, float logprob, int32_t rank,
+                        struct json_writer *w) {
+  shown_token_begin(call, token, logprob, true, w);
+  json_kv_int(w, "token_id", token);
+  json_key(w, "rank");
+  if (rank > 0)
+    json_write_int(w, rank);
+  else
+    json_write_null(w);
+}
+
+static void write_tokens(const struct generate_call *call, const struct sample *s, const struct choice_piece *piece,
+                         struct json_writer *w) {
+  const int32_t k = s->job->top_count, top = details_of(call)->top < k ? details_of(call)->top : k;
+  json_array_begin(w);
+  for (int32_t at = piece->first; at < piece->first + piece->count; at++) {
+    int32_t rank = 0;
+    for (int32_t i = 0; i < top && rank == 0; i++)
+      if (s->top_tokens[at * k + i] == s->tokens[at]) rank = i + 1;
+    begin_token(call, s->tokens[at], s->logprobs[at], rank, w);
+    json_key(w, "top_logprobs");
+    json_array_begin(w);
+    for (int32_t i = 0; i < top; i++) {
+      begin_token(call, s->top_tokens[at * k + i], s->top_logprobs[at * k + i], i + 1, w);
+      json_object_end(w);
+    }
+    json_array_end(w);
+    json_object_end(w);
+  }
+  json_array_end(w);
+}
+
 static void write_choice(const struct generate_call *call, const struct choice *c, const struct choice_piece *piece,
                          struct json_writer *w) {
   json_object_begin(w);
@@ -37,12 +72,13 @@ static void write_choice(const struct generate_call *call, const struct choice *
   if (details_of(call)->logprobs) {
     json_object_begin(w);
     json_key(w, "content");
-    shown_tokens_write(call, c->sample, piece->first, piece->count, details_of(call)->top, true, w);
+    write_tokens(call, c->sample, piece, w);
     json_object_end(w);
   } else {
     json_write_null(w);
   }
   json_kv_string(w, "finish_reason", piece->last ? finish_reason_name(choice_finish(c)) : NULL);
+  stop_reason_write(call, c, piece->last, w);
   write_versions(c->sample, piece->first, piece->count, w);
   json_object_end(w);
 }
@@ -55,9 +91,17 @@ static void write_prompt_logprobs(const struct generate_call *call, struct json_
     json_write_null(w);
 }
 
+/* The prompt as it came, for who asked for it. */
+static void write_prompt_ids(const struct generate_call *call, struct json_writer *w) {
+  const struct decode_job *job = call->jobs[0];
+  if (details_of(call)->return_token_ids)
+    json_kv_i32s(w, "prompt_token_ids", job->prompt, (size_t)job->prompt_count);
+}
+
 static void begin_answer(const struct generate_call *call, struct json_writer *w) {
   json_object_begin(w);
   json_kv_string(w, "request_id", call->id);
+  json_kv_string(w, "output_mode", "tokens");
   json_key(w, "choices");
   json_array_begin(w);
 }
@@ -72,6 +116,10 @@ static enum rc write_whole(struct generate_call *call, struct choice_scratch *m,
     write_choice(call, &call->choices[i], &piece, w);
   }
   json_array_end(w);
+  json_kv_string(w, "model", openai_model_name(call));
+  json_kv_int(w, "created", call->created_ms / 1000);
+  openai_write_usage(call, w);
+  write_prompt_ids(call, w);
   write_prompt_logprobs(call, w);
   json_key(w, "kv_transfer_params");
   json_write_null(w);
@@ -84,7 +132,10 @@ static void write_event(const struct generate_call *call, const struct choice *c
   begin_answer(call, w);
   write_choice(call, c, piece, w);
   json_array_end(w);
-  if (piece->begins) write_prompt_logprobs(call, w);
+  if (piece->begins) {
+    write_prompt_ids(call, w);
+    write_prompt_logprobs(call, w);
+  }
   json_object_end(w);
 }
 

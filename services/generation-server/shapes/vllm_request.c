@@ -8,18 +8,45 @@ enum { VLLM_TOKENS_DEFAULT = 16, VLLM_CHOICES_MAX = 128, VLLM_TEXT_MAX = 4 << 20
 
 /* --- generate --- */
 
+/* They cannot change the answer: how it is put together, where it is kept meanwhile.  A stream's pieces are what is
+ * new. */
+static const char *const without_effect[] = {"detokenize", "output_kind",     "skip_reading_prefix_cache",
+                                             "skip_clone", "stream_interval", "output_text_buffer_length"};
+
+static const struct {
+  const char *name, *why, *nothing;
+} not_offered[] = {
+    {"structured_outputs", "expected none: answers are not bound to a grammar", NULL},
+    {"guided_decoding", "expected none: answers are not bound to a grammar", NULL},
+    {"allowed_token_ids", "expected none: bias the other tokens instead", NULL},
+    {"bad_words", "expected none: bias their tokens instead", "[]"},
+    {"truncate_prompt_tokens", "expected none: prompts are taken whole or refused", NULL},
+    {"logits_processors", "expected none: no code of a client's is run", "[]"},
+    {"extra_args", "expected none", "{}"},
+    {"logprob_token_ids", "expected none: ask for logprobs", "[]"},
+    {"prompt_logprob_token_ids", "expected none: ask for prompt_logprobs", "[]"},
+    {"prompt_logprob_start", "expected none: they are told from the first token on", "0"},
+    {"flat_logprobs", "expected none: they are told one form only", "false"},
+    {"thinking_token_budget", "expected none: bound all tokens by max_tokens", NULL},
+    {"repetition_detection", "expected none: answers end at their stops and their length", NULL},
+    {"routed_experts_prompt_start", "expected none: experts are not told", "0"},
+    {"trace_decode_token_ids", "expected none: tokens are drawn", NULL},
+    {"watermarking", "expected none: answers bear no mark", "false"},
+};
+
+/* Of the request itself. */
 static const struct {
   const char *name, *why;
-} not_offered[] = {
-    {"structured_outputs", "expected none: answers are not bound to a grammar"},
-    {"guided_decoding", "expected none: answers are not bound to a grammar"},
-    {"allowed_token_ids", "expected none: bias the other tokens instead"},
-    {"bad_words", "expected none: bias their tokens instead"},
-    {"truncate_prompt_tokens", "expected none: prompts are taken whole or refused"},
-    {"logits_processors", "expected none: no code of a client's is run"},
-    {"extra_args", "expected none"},
-    {"logprob_token_ids", "expected none: ask for logprobs"},
+} not_taken[] = {
+    {"features", "expected none: this model reads text"},
+    {"content_parts", "expected none: this model reads token ids"},
+    {"kv_transfer_params", "expected none: keys and values stay here"},
+    {"ec_transfer_params", "expected none: this model reads text"},
+    {"stream_options", "expected none: count the ids"},
+    {"reasoning_ended", "expected none: answers are not bound to a grammar"},
+    {"reasoning_parser_kwargs", "expected none: answers are not bound to a grammar"},
 };
+enum { NOT_TAKEN = sizeof not_taken / sizeof not_taken[0] };
 
 static enum rc read_sampling(struct generate_params *p, struct vllm_details *d, const struct json *v,
                              struct arena *arena, struct err *err) {
@@ -47,9 +74,11 @@ static enum rc read_sampling(struct generate_params *p, struct vllm_details *d, 
   };
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) sampling_fields_add(&f, fields[i]);
   for (size_t i = 0; i < sizeof not_offered / sizeof not_offered[0]; i++)
-    sampling_fields_refuse(&f, not_offered[i].name, not_offered[i].why);
-  sampling_fields_ignore(&f, "detokenize");  /* answers are ids */
-  sampling_fields_ignore(&f, "output_kind"); /* a stream's pieces are what is new */
+    sampling_fields_refuse(&f, not_offered[i].name, not_offered[i].nothing, not_offered[i].why);
+  for (size_t i = 0; i < sizeof without_effect / sizeof without_effect[0]; i++)
+    sampling_fields_ignore(&f, without_effect[i]);
+  const struct json *length = json_type_of(v) == JSON_OBJECT ? json_get(v, "max_tokens") : NULL;
+  if (length && json_type_of(length) == JSON_NULL) p->max_new_tokens = 0; /* as many as there is room for */
   enum rc rc = sampling_fields_read(&f, v, arena, err);
   if (rc != RC_OK) {
     err_in_field(err, "sampling_params");
@@ -66,19 +95,30 @@ static enum rc read_sampling(struct generate_params *p, struct vllm_details *d, 
   return RC_OK;
 }
 
+/* What is understood and not done. */
+static enum rc refuse_others(const struct json *const values[NOT_TAKEN], const char *output_mode, struct err *err) {
+  for (size_t i = 0; i < NOT_TAKEN; i++)
+    if (values[i]) return err_set(err, RC_UNSUPPORTED, not_taken[i].name, "%s", not_taken[i].why);
+  if (output_mode && strcmp(output_mode, "tokens") != 0)
+    return err_set(err, RC_UNSUPPORTED, "output_mode", "expected tokens, got \"%.40s\": /v1/completions answers texts",
+                   output_mode);
+  return RC_OK;
+}
+
 enum rc vllm_request_read(struct generate_params *p, struct generate_prompt *prompt, struct http_request *r,
                           struct err *err) {
-  const struct json *body, *sampling = NULL, *ignored, *features = NULL, *transfer = NULL, *stream_options = NULL;
+  const struct json *body, *sampling = NULL, *ignored, *refused[NOT_TAKEN] = {NULL};
   struct arena *arena = http_arena(r);
   struct vllm_details *d = arena_alloc(arena, 1, sizeof *d);
-  const char *model;
+  const char *model, *output_mode = NULL;
   if (!d) return err_set(err, RC_NO_MEMORY, NULL, "the request was refused its memory");
   p->max_new_tokens = VLLM_TOKENS_DEFAULT;
   p->tells_tokens = true;
+  p->puts_off_stops = true;
   p->details = d;
   enum rc rc = http_body_json(r, &body, err);
   if (rc != RC_OK) return rc;
-  const struct json_field fields[] = {
+  struct json_field fields[10 + NOT_TAKEN] = {
       {.name = "request_id", .kind = FIELD_STRING, .target = &p->id},
       {.name = "token_ids",
        .kind = FIELD_I32_ARRAY,
@@ -90,21 +130,19 @@ enum rc vllm_request_read(struct generate_params *p, struct generate_prompt *pro
       {.name = "sampling_params", .kind = FIELD_VALUE, .target = &sampling},
       {.name = "model", .kind = FIELD_STRING, .target = &model},
       {.name = "stream", .kind = FIELD_BOOL, .target = &p->stream},
-      {.name = "stream_options", .kind = FIELD_VALUE, .target = &stream_options},
-      {.name = "cache_salt", .kind = FIELD_VALUE, .target = &ignored}, /* nothing is shared between requests */
-      {.name = "priority", .kind = FIELD_VALUE, .target = &ignored},   /* it cannot change the answer */
-      {.name = "features", .kind = FIELD_VALUE, .target = &features},
-      {.name = "kv_transfer_params", .kind = FIELD_VALUE, .target = &transfer},
+      {.name = "return_token_ids", .kind = FIELD_BOOL, .target = &d->return_token_ids},
+      {.name = "output_mode", .kind = FIELD_STRING, .target = &output_mode},
+      {.name = "cache_salt", .kind = FIELD_VALUE, .target = &ignored},    /* nothing is shared between requests */
+      {.name = "priority", .kind = FIELD_VALUE, .target = &ignored},      /* it cannot change the answer */
+      {.name = "token_offsets", .kind = FIELD_VALUE, .target = &ignored}, /* of the text that the ids were made of */
   };
+  for (size_t i = 0; i < NOT_TAKEN; i++)
+    fields[10 + i] = (struct json_field){.name = not_taken[i].name, .kind = FIELD_VALUE, .target = &refused[i]};
   rc = json_fields(body, fields, sizeof fields / sizeof fields[0], UNKNOWN_REFUSED, arena, err);
   if (rc == RC_OK) rc = client_id_check(p->id, "request_id", err);
   if (rc == RC_OK && prompt->ids.count == 0)
     rc = err_set(err, RC_INVALID, "token_ids", "expected 1 to %d token ids, got 0", LIMIT_PROMPT_TOKENS);
-  if (rc == RC_OK && features) rc = err_set(err, RC_UNSUPPORTED, "features", "expected none: this model reads text");
-  if (rc == RC_OK && transfer)
-    rc = err_set(err, RC_UNSUPPORTED, "kv_transfer_params", "expected none: keys and values stay here");
-  if (rc == RC_OK && stream_options)
-    rc = err_set(err, RC_UNSUPPORTED, "stream_options", "expected none: count the ids");
+  if (rc == RC_OK) rc = refuse_others(refused, output_mode, err);
   return rc == RC_OK ? read_sampling(p, d, sampling, arena, err) : rc;
 }
 

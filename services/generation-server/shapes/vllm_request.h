@@ -8,7 +8,7 @@
 
 /* Shapes the answers, in addition to the call. */
 struct vllm_details {
-  bool logprobs, prompt_logprobs;
+  bool logprobs, prompt_logprobs, return_token_ids;
   int32_t top, prompt_top; /* likeliest tokens shown beside each; the jobs have the more of them for both */
 };
 

@@ -46,6 +46,7 @@ struct fixture {
   int32_t tokens[TOKENS_MAX];
   const char *prefix;
   const struct tokenizer *tokenizer;
+  int32_t stops_from;
 };
 
 static void make_fixture(struct fixture *f, const char *text, size_t len, const char *prefix) {
@@ -97,6 +98,7 @@ static void take_all(struct told *t, struct choice *c, size_t bytes_max, int32_t
 static void begin(struct choice *c, struct fixture *f) {
   choice_init(c, &f->sample, 0, f->tokenizer, &f->stops, f->prefix, strlen(f->prefix));
   c->wants_offsets = true;
+  c->stops_from = f->stops_from;
 }
 
 static void tell_whole(struct told *t, struct fixture *f) {
@@ -190,6 +192,7 @@ static void pieces_put_together_are_the_whole(void **state) {
       random_long_fixture(&f);
     else
       random_fixture(&f);
+    f.stops_from = below(3) ? 0 : below(TOKENS_MAX);
     tell_whole(&whole, &f);
     tell_in_pieces(&pieces, &f, trial % 2);
     assert_same_told(&whole, &pieces);
@@ -216,6 +219,30 @@ static void the_text_ends_before_the_stop_text_and_the_tokens_with_it(void **sta
   assert_int_equal(told.offsets[7], 3); /* beyond the text: its end */
   buf_free(&told.json);
   arena_free(&f.arena);
+}
+
+static void a_stop_text_that_is_complete_too_early_does_not_count(void **state) {
+  (void)state;
+  static const struct {
+    const char *text, *stop, *other, *expected;
+    int32_t from;
+  } cases[] = {
+      {"xaaaab", "aa", "zz", "x", 2},   {"xaaaab", "aa", "zz", "xa", 3},   {"xaaaab", "aa", "zz", "xaa", 4},
+      {"xaaaab", "aa", "ab", "xaaa", 5}, {"xaaaab", "aa", "zz", "xaaaab", 5}, {"STOP on", "STOP", "on", "", 3},
+      {"STOP on", "STOP", "on", "STOP ", 4},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    struct fixture f;
+    struct told told = {0};
+    make_fixture(&f, cases[i].text, strlen(cases[i].text), "");
+    add_stop(&f, cases[i].stop);
+    add_stop(&f, cases[i].other);
+    f.stops_from = cases[i].from;
+    tell_whole(&told, &f);
+    assert_string_equal(told.json.data ? told.json.data : "", cases[i].expected);
+    buf_free(&told.json);
+    arena_free(&f.arena);
+  }
 }
 
 /* It ended the sample as a stop text would, but its text was told. */
@@ -331,6 +358,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(pieces_put_together_are_the_whole),
       cmocka_unit_test(the_text_ends_before_the_stop_text_and_the_tokens_with_it),
+      cmocka_unit_test(a_stop_text_that_is_complete_too_early_does_not_count),
       cmocka_unit_test(the_token_that_ended_the_sample_is_no_text),
       cmocka_unit_test(what_is_echoed_is_not_searched),
       cmocka_unit_test(no_piece_shows_half_a_character_or_half_a_stop_text),

@@ -493,7 +493,10 @@ static void what_is_not_offered_or_malformed_is_refused_with_its_field(void **st
       {"{\"prompt\":\"x\",\"frequency_penalty\":2.5}", 422, "frequency_penalty"},
       {"{\"prompt\":\"x\",\"repetition_penalty\":0}", 422, "repetition_penalty"},
       {"{\"prompt\":\"x\",\"response_format\":{\"type\":\"json_object\"}}", 501, "response_format"},
-      {"{\"prompt\":\"x\",\"bad_words\":[]}", 501, "bad_words"},
+      {"{\"prompt\":\"x\",\"bad_words\":[\"y\"]}", 501, "bad_words"},
+      {"{\"prompt\":\"x\",\"use_beam_search\":true}", 501, "use_beam_search"},
+      {"{\"prompt\":\"x\",\"length_penalty\":0.5}", 501, "length_penalty"},
+      {"{\"prompt\":\"x\",\"allowed_token_ids\":[]}", 501, "allowed_token_ids"},
       {"{\"prompt\":\"x\",\"request_id\":\"a b\"}", 422, "request_id"},
       {"{\"prompt\":\"x\",\"bananas\":1}", 422, "bananas"},
       {"{\"prompt\":\"x\",\"presence_penalty\":\"a\"}", 422, "presence_penalty"},
@@ -516,6 +519,11 @@ static void what_is_not_offered_or_malformed_is_refused_with_its_field(void **st
       status_of(server, "POST", "/v1/completions",
                 "{\"prompt\":\"x\",\"store\":true,\"logit_bias\":{},\"best_of\":1,\"suffix\":null,\"stop\":"
                 "null,\"presence_penalty\":0,\"stream_options\":null,\"user\":\"me\"}"),
+      200);
+  assert_int_equal( /* the defaults that vLLM's clients write out */
+      status_of(server, "POST", "/v1/completions",
+                "{\"prompt\":\"x\",\"use_beam_search\":false,\"length_penalty\":1.0,\"bad_words\":[],"
+                "\"logits_processors\":[],\"cache_salt\":\"s\"}"),
       200);
   wait_for_rest(server);
 }
