@@ -136,7 +136,7 @@ def streamed(server, **body):
                 assert told["finish_reason"] is None, "nothing comes after the last chunk of a choice"
                 assert ("prompt_token_ids" in piece) == ("token_ids" in piece and told["text"] == "" and not told["token_ids"])
                 told["text"] += piece["text"]
-                told["finish_reason"] = piece["finish_reason"]
+                told["finish_reason"], told["stop_reason"] = piece["finish_reason"], piece["stop_reason"]
                 if "token_ids" in piece:
                     told["token_ids"] = told["token_ids"] + piece["token_ids"]
                 if piece["logprobs"]:
