@@ -197,8 +197,8 @@ int main(int argc, char **argv) {
       {"timeout-s", OPTION_INT, &s.timeout_s, "0", 0, 1e9,
        "with --watch, and run watch: give up after so long; 0: never"},
       {"model", OPTION_STRING, &s.model, "", 0, 0,
-       "doctor: the model's folder, to check this machine before any service runs, by what their programs foresee; the "
-       "flag alone, the variable is the services'"},
+       "doctor: the model's folder, to check this machine before any service runs, by what their programs foresee; by "
+       "this flag alone, as LEASEHOLD_MODEL is the services'"},
       {"data-dir", OPTION_STRING, &s.data_dir, ".", 0, 0, "doctor --model: the coordinator's folder of datasets"},
       {"coordinator-flags", OPTION_STRING, &s.coordinator_flags, "", 0, 0,
        "doctor --model: its other flags, as \"--db /srv/runs.db\""},
