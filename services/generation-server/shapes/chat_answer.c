@@ -28,7 +28,7 @@ static void write_logprobs(const struct generate_call *call, const struct choice
   json_object_begin(w);
   json_key(w, "content");
   shown_tokens_write(call, c->sample, piece->first, piece->count, c->sample->job->top_count,
-                     details_of(call)->openai.tokens_as_ids, w);
+                     details_of(call)->openai.tokens_as_ids ? SHOWN_BY_ID : SHOWN_AS_TEXT, w);
   json_key(w, "refusal");
   json_write_null(w);
   json_object_end(w);

@@ -25,11 +25,12 @@ void shown_token(const struct generate_call *call, int32_t id, struct buf *out) 
   buf_free(&bytes);
 }
 
-void shown_token_begin(const struct generate_call *call, int32_t id, float logprob, bool by_id,
-                       struct json_writer *w) {
+/* The object stays open.  rank 0: it is not known. */
+static void begin_token(const struct generate_call *call, int32_t id, float logprob, enum shown_as as, int32_t rank,
+                        struct json_writer *w) {
   struct buf shown = BUF_INIT, bytes = BUF_INIT;
   bytes_of(call, id, &bytes);
-  if (by_id)
+  if (as != SHOWN_AS_TEXT)
     buf_printf(&shown, "token_id:%d", id);
   else
     shown_token(call, id, &shown);
@@ -45,20 +46,31 @@ void shown_token_begin(const struct generate_call *call, int32_t id, float logpr
     for (size_t i = 0; i < bytes.len; i++) json_write_int(w, (unsigned char)bytes.data[i]);
     json_array_end(w);
   }
+  if (as == SHOWN_RANKED) {
+    json_kv_int(w, "token_id", id);
+    json_key(w, "rank");
+    if (rank > 0)
+      json_write_int(w, rank);
+    else
+      json_write_null(w);
+  }
   buf_free(&shown);
   buf_free(&bytes);
 }
 
 void shown_tokens_write(const struct generate_call *call, const struct sample *s, int32_t first, int32_t count,
-                        int32_t top, bool by_id, struct json_writer *w) {
+                        int32_t top, enum shown_as as, struct json_writer *w) {
   const int32_t k = s->job->top_count;
   json_array_begin(w);
   for (int32_t at = first; at < first + count; at++) {
-    shown_token_begin(call, s->tokens[at], s->logprobs[at], by_id, w);
+    int32_t rank = 0;
+    for (int32_t i = 0; i < top && rank == 0; i++)
+      if (s->top_tokens[at * k + i] == s->tokens[at]) rank = i + 1;
+    begin_token(call, s->tokens[at], s->logprobs[at], as, rank, w);
     json_key(w, "top_logprobs");
     json_array_begin(w);
     for (int32_t i = 0; i < top; i++) {
-      shown_token_begin(call, s->top_tokens[at * k + i], s->top_logprobs[at * k + i], by_id, w);
+      begin_token(call, s->top_tokens[at * k + i], s->top_logprobs[at * k + i], as, i + 1, w);
       json_object_end(w);
     }
     json_array_end(w);

@@ -9,12 +9,12 @@
 
 /* Replaces what is in out: the text; bytes:\xNN...; token_id:N. */
 void shown_token(const struct generate_call *call, int32_t id, struct buf *out);
-/* {"token", "logprob", "bytes"} of the chat API; by_id: always token_id:N, as vLLM's token interface shows it.  The
- * object stays open. */
-void shown_token_begin(const struct generate_call *call, int32_t id, float logprob, bool by_id, struct json_writer *w);
-/* Tokens [first, first + count) of a sample in the chat API's form: an array with the `top` likeliest beside each, of
- * those that the job has. */
+/* SHOWN_BY_ID: always token_id:N.  SHOWN_RANKED: that, and "token_id" and "rank" beside, as vLLM's token interface has
+ * them: the place among all tokens, from 1 on; null beyond those that are shown. */
+enum shown_as { SHOWN_AS_TEXT, SHOWN_BY_ID, SHOWN_RANKED };
+/* Tokens [first, first + count) of a sample in the chat API's form: an array of {"token", "logprob", "bytes"}, with the
+ * `top` likeliest beside each, of those that the job has. */
 void shown_tokens_write(const struct generate_call *call, const struct sample *s, int32_t first, int32_t count,
-                        int32_t top, bool by_id, struct json_writer *w);
+                        int32_t top, enum shown_as as, struct json_writer *w);
 
 #endif

@@ -30,41 +30,9 @@ static void write_versions(const struct sample *s, int32_t first, int32_t count,
   json_array_end(w);
 }
 
-/* rank: the place among all tokens, from 1 on; 0: beyond those that are known.  The object stays open. */
-static void begin_token(const struct generate_call *call, int32_t token, float logprob, int32_t rank,
-                        struct json_writer *w) {
-  shown_token_begin(call, token, logprob, true, w);
-  json_kv_int(w, "token_id", token);
-  json_key(w, "rank");
-  if (rank > 0)
-    json_write_int(w, rank);
-  else
-    json_write_null(w);
-}
-
-static void write_tokens(const struct generate_call *call, const struct sample *s, const struct choice_piece *piece,
-                         struct json_writer *w) {
-  const int32_t k = s->job->top_count, top = details_of(call)->top < k ? details_of(call)->top : k;
-  json_array_begin(w);
-  for (int32_t at = piece->first; at < piece->first + piece->count; at++) {
-    int32_t rank = 0;
-    for (int32_t i = 0; i < top && rank == 0; i++)
-      if (s->top_tokens[at * k + i] == s->tokens[at]) rank = i + 1;
-    begin_token(call, s->tokens[at], s->logprobs[at], rank, w);
-    json_key(w, "top_logprobs");
-    json_array_begin(w);
-    for (int32_t i = 0; i < top; i++) {
-      begin_token(call, s->top_tokens[at * k + i], s->top_logprobs[at * k + i], i + 1, w);
-      json_object_end(w);
-    }
-    json_array_end(w);
-    json_object_end(w);
-  }
-  json_array_end(w);
-}
-
 static void write_choice(const struct generate_call *call, const struct choice *c, const struct choice_piece *piece,
                          struct json_writer *w) {
+  const int32_t k = c->sample->job->top_count, top = details_of(call)->top;
   json_object_begin(w);
   json_kv_int(w, "index", c->index);
   json_kv_i32s(w, "token_ids", c->sample->tokens + piece->first, (size_t)piece->count);
@@ -72,7 +40,7 @@ static void write_choice(const struct generate_call *call, const struct choice *
   if (details_of(call)->logprobs) {
     json_object_begin(w);
     json_key(w, "content");
-    write_tokens(call, c->sample, piece, w);
+    shown_tokens_write(call, c->sample, piece->first, piece->count, top < k ? top : k, SHOWN_RANKED, w);
     json_object_end(w);
   } else {
     json_write_null(w);

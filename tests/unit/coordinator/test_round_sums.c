@@ -3,27 +3,10 @@
  * any order of transitions, is test_transitions.c's. */
 #include "tests/unit/base/cm.h"
 
-#include <sqlite3.h>
-
 #include "services/coordinator/records/round_sums.h"
-#include "services/coordinator/store/migrations.h"
+#include "tests/unit/coordinator/counted_store.h"
 
 enum { RUN = 1, ROUND = 4, VERSION = 9 };
-
-static struct core core;
-static sqlite3 *connection; /* the store's own, to count the instructions of its statements */
-static int64_t instructions;
-
-static void must(enum rc rc, const struct err *err) {
-  if (rc != RC_OK) fail_msg("%s: %s", rc_name(rc), err->message);
-}
-
-static int64_t number(const char *sql) {
-  struct err err = {0};
-  int64_t n = -1;
-  must(store_int(core.store, &n, &err, sql, NO_BINDS), &err);
-  return n;
-}
 
 static double real(const char *sql) {
   struct rows q;
@@ -37,29 +20,9 @@ static double real(const char *sql) {
   return value;
 }
 
-static void run_sql(const char *sql) {
-  struct err err = {0};
-  must(store_exec(core.store, &err, sql, NO_BINDS), &err);
-}
-
-static int note_connection(sqlite3 *opened, char **error, const struct sqlite3_api_routines *api) {
-  (void)error, (void)api;
-  connection = opened;
-  return SQLITE_OK;
-}
-
-static int count_instruction(void *context) {
-  (void)context;
-  instructions++;
-  return 0;
-}
-
 static int setup(void **state) {
   (void)state;
-  sqlite3_auto_extension((void (*)(void))note_connection);
-  core = (struct core){.wall_ms = 1000};
-  if (store_open(&core.store, ":memory:", false, NULL) != RC_OK || migrations_apply(core.store, NULL) != RC_OK)
-    return 1;
+  if (counted_store_open() != RC_OK) return 1;
   run_sql(
       "INSERT INTO runs (id, name, state, mode, objective, config, config_hash, rounds, seed, created_ms) VALUES "
       "(1, 'x', 2, 1, 'grpo', '{}', x'00', 100, '1', 0)");
@@ -224,11 +187,9 @@ static void a_group_of_a_stream_counts_where_it_is_taken(void **state) {
 
 static int64_t instructions_of_taken(void) {
   struct err err = {0};
-  instructions = 0;
-  sqlite3_progress_handler(connection, 1, count_instruction, NULL);
+  count_begin();
   must(round_sums_taken(&core, RUN, ROUND, 1, &err), &err);
-  sqlite3_progress_handler(connection, 0, NULL, NULL);
-  return instructions;
+  return count_end();
 }
 
 static void what_a_step_took_is_found_without_a_look_at_earlier_samples(void **state) {

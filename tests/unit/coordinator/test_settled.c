@@ -4,56 +4,20 @@
 #include "tests/unit/base/cm.h"
 
 #include <math.h>
-#include <sqlite3.h>
 #include <stdio.h>
 
 #include "services/coordinator/rounds/settled.h"
-#include "services/coordinator/store/migrations.h"
 #include "services/coordinator/views/round_view.h"
 #include "services/coordinator/views/gauges.h"
 #include "services/coordinator/views/run_sums.h"
 #include "services/coordinator/views/run_view.h"
+#include "tests/unit/coordinator/counted_store.h"
 
 enum { RUN = 1, LONG = 40 * SETTLED_STEP };
 
-static struct core core;
-static sqlite3 *connection; /* the store's own, to count the instructions of its statements */
-static int64_t instructions;
-
-static void must(enum rc rc, const struct err *err) {
-  if (rc != RC_OK) fail_msg("%s: %s", rc_name(rc), err->message);
-}
-
-static int64_t number(const char *sql) {
-  struct err err = {0};
-  int64_t n = -1;
-  must(store_int(core.store, &n, &err, sql, NO_BINDS), &err);
-  return n;
-}
-
-static void run_sql(const char *sql) {
-  struct err err = {0};
-  must(store_exec(core.store, &err, sql, NO_BINDS), &err);
-}
-
-static int note_connection(sqlite3 *opened, char **error, const struct sqlite3_api_routines *api) {
-  (void)error, (void)api;
-  connection = opened;
-  return SQLITE_OK;
-}
-
-static int count_instruction(void *context) {
-  (void)context;
-  instructions++;
-  return 0;
-}
-
 static int setup(void **state) {
   (void)state;
-  sqlite3_auto_extension((void (*)(void))note_connection);
-  core = (struct core){.wall_ms = 1000};
-  if (store_open(&core.store, ":memory:", false, NULL) != RC_OK || migrations_apply(core.store, NULL) != RC_OK)
-    return 1;
+  if (counted_store_open() != RC_OK) return 1;
   run_sql(
       "INSERT INTO runs (id, name, state, mode, objective, config, config_hash, rounds, seed, created_ms) VALUES "
       "(1, 'x', 2, 1, 'grpo', '{}', x'00', 100000, '1', 0)");
@@ -194,15 +158,14 @@ static int64_t cost_of_a_look(void) {
   struct buf text = BUF_INIT;
   struct json_writer w;
   struct err err = {0};
-  instructions = 0;
   json_writer_init(&w, &text);
-  sqlite3_progress_handler(connection, 1, count_instruction, NULL);
+  count_begin();
   must(run_write(core.store, &w, RUN, 0, 2000, &err), &err);
   must(run_gauges_set(core.store, &err), &err);
   must(state_gauges_set(core.store, &err), &err);
-  sqlite3_progress_handler(connection, 0, NULL, NULL);
+  const int64_t cost = count_end();
   buf_free(&text);
-  return instructions;
+  return cost;
 }
 
 static void a_status_and_a_scrape_cost_the_same_however_long_the_run(void **state) {
