@@ -386,7 +386,7 @@ $(BUILD)/tests/bochs/check_tiles: $(call OBJ,tests/bochs/check_tiles.c tests/uni
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
 # --- what people call ---------------------------------------------------------------------------------------------------
-.PHONY: help manifests cuda deps demo demo-dapo demo-reward check test test-all test-page contract tokenizers families losses vllm verifiers fuzz fuzz-corpus fuzz-protocol model endurance test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl whole-size e2e long load bench-smoke faults fault mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
+.PHONY: help manifests cuda deps demo demo-dapo demo-reward check test test-all test-page contract tokenizers families losses vllm sglang verifiers fuzz fuzz-corpus fuzz-protocol model endurance test-compose test-bochs bench bench-coordinator bench-inflight bench-pipeline bench-publish bench-trl whole-size e2e long load bench-smoke faults fault mpi nccl layers circles length dead sleeps docs mutants mutants-sample lint api-check demo-data asan ubsan tsan install clean
 help: ## print this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
@@ -428,7 +428,7 @@ test-all: ## the long tiers too: all strings for the tokenizers, families, losse
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory -s manifests SCHEMAS=1
 	@for run in refill minibatch preprocessed visited supervised inflight; do $(MAKE) --no-print-directory -s fault RUN=$$run || exit 1; done
-	@$(MAKE) --no-print-directory tokenizers families losses vllm verifiers fuzz mutants speed load long bench-smoke whole-size asan ubsan tsan contract test-page endurance
+	@$(MAKE) --no-print-directory tokenizers families losses vllm sglang verifiers fuzz mutants speed load long bench-smoke whole-size asan ubsan tsan contract test-page endurance
 	@$(MAKE) --no-print-directory -s fuzz-protocol SEED=1000 STEPS=400 COUNT=100
 	$(PYTHON) tests/e2e/test_inflight_kills.py
 	$(PYTHON) tests/e2e/test_drawn_runs.py 1000 40
@@ -445,6 +445,9 @@ losses: all ## hold the recipes' losses and gradients against TRL's, on the same
 
 vllm: all ## have the real vLLM sample whole runs, on CPUs, through a rollout-agent (by pip, into build/: 6 GB)
 	@$(PYTHON) tests/vllm/run
+
+sglang: all ## have the real SGLang do the same (by pip, into build/: 6 GB)
+	@$(PYTHON) tests/sglang/run
 
 verifiers: $(BUILD)/tests/verifiers/judge ## hold the verifier math against math-verify (by pip, into build/: 115 MB; SEED=n)
 	@$(PYTHON) tests/verifiers/compare --judge $< $(if $(SEED),--seed $(SEED))

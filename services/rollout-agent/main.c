@@ -125,7 +125,7 @@ int main(int argc, char **argv) {
        "raw for vllm, processed for sglang"},
       {"check", OPTION_STRING, &s.check, "checksum", 0, 0,
        "how the engine shows which weights it has: checksum (a probe where it offers none) or probe"},
-      {"probe-tolerance", OPTION_FLOAT, &s.probe_tolerance, "0", 0, 1,
+      {"probe-tolerance", OPTION_FLOAT, &s.probe_tolerance, "0.00001", 0, 1,
        "the largest difference between a probe's log-probabilities that counts as none"},
       {"weights-dir", OPTION_STRING, &s.weights_dir, "", 0, 0,
        "folder that this agent writes versions to and that the engine reads"},

@@ -66,8 +66,30 @@ def test_one_prompt_has_what_our_own_route_draws(gen):
     assert theirs["output_ids"] == ours["output_ids"] and theirs["text"] == ours["text"] and meta["id"] == "mine"
     assert meta["output_token_logprobs"] == ours["meta_info"]["output_token_logprobs"] and meta["input_token_logprobs"] == []
     assert meta["finish_reason"] == {"type": "length", "length": 20} and (meta["prompt_tokens"], meta["completion_tokens"]) == (len(PROMPT), 20)
-    assert meta["weight_version"] == str(ours["meta_info"]["weight_version"]) and meta["weight_versions"][0]["end"] == 20
+    assert meta["weight_version"] == str(ours["meta_info"]["weight_version"]) and meta["weight_versions"] == [{"version": meta["weight_version"], "start": 0, "end": 20}]
     assert "output_token_logprobs" not in generate(gen)["meta_info"]
+
+
+def test_as_many_tokens_as_there_is_room_for(gen):
+    """Without a word 128, but none beyond the context; with null up to its end."""
+    room = 128 - len(PROMPT)
+    for sampling in ({}, {"max_new_tokens": None}):
+        meta = post(gen, "/generate", {"input_ids": PROMPT, "sampling_params": {"temperature": 0, "ignore_eos": True, **sampling}})["meta_info"]
+        assert meta["completion_tokens"] == room and meta["finish_reason"] == {"type": "length", "length": room}
+    assert refused(gen, {"input_ids": PROMPT, "sampling_params": {"max_new_tokens": 128}}) == (422, "sampling_params.max_new_tokens")
+    assert refused(gen, {"input_ids": PROMPT, "sampling_params": {"max_new_tokens": 4, "min_new_tokens": 5}}) == (422, "sampling_params.min_new_tokens")
+
+
+def test_repetitions_are_of_what_was_generated(gen):
+    """Of SGLang's penalty; OpenAI's and vLLM's routes count the prompt's tokens too."""
+
+    def greedy(ids, **more):
+        return generate(gen, ids, sampling={"max_new_tokens": 1, "temperature": 0, **more})["output_ids"]
+
+    ids = next(ids for ids in (list(f"{a}*{b}=".encode()) for a in range(10) for b in range(10)) if greedy(ids)[0] in ids)
+    assert greedy(ids, repetition_penalty=100) == greedy(ids)
+    theirs = post(gen, "/inference/v1/generate", {"token_ids": ids, "sampling_params": {"max_tokens": 1, "temperature": 0, "repetition_penalty": 100, "ignore_eos": True}})
+    assert theirs["choices"][0]["token_ids"][0] not in ids
 
 
 def test_a_batch_is_its_prompts_each_as_alone(gen):
@@ -169,6 +191,10 @@ def test_what_is_not_offered_is_refused_by_name(gen):
         assert refused(gen, {**body, "sampling_params": {name: "x"}}) == (501, f"sampling_params.{name}")
     assert refused(gen, {**body, "sampling_params": {"temperature": 0.5, "top_p": 0.9}, "return_logprob": True}) == (501, "return_logprob")
     assert refused(gen, {**body, "sampling_params": {"temperature": 0.5}, "return_logprob": True, "top_logprobs_num": 1}) == (501, "top_logprobs_num")
+    for changed in ({"repetition_penalty": 1.1}, {"presence_penalty": 1}, {"frequency_penalty": -1}, {"logit_bias": {"5": 1}}, {"min_new_tokens": 1}):  # told of what was drawn from
+        assert refused(gen, {**body, "sampling_params": {"max_new_tokens": 2, **changed}, "return_logprob": True}) == (501, "return_logprob")
+    assert generate(gen, return_logprob=True, logprob_start_len=len(PROMPT))["meta_info"]["input_token_logprobs"] == []
+    assert refused(gen, {**body, "return_logprob": True, "logprob_start_len": len(PROMPT) + 1}) == (422, "logprob_start_len")
     for bad, field in (({"top_logprobs_num": 21}, "top_logprobs_num"), ({"logprob_start_len": -2}, "logprob_start_len"), ({"rid": ["a"]}, "rid"), ({"text": "x"}, "text"), ({"unheard_of": 1}, "unheard_of")):
         assert refused(gen, {**body, **bad}) == (422, field)
     assert refused(gen, {"input_ids": [PROMPT, OTHER], "sampling_params": [{}]}) == (422, "sampling_params")

@@ -34,7 +34,7 @@ void logit_changes_apply(float *row, int V, const struct logit_changes *c, const
   for (size_t i = 0; i < c->bias_count; i++)
     if (c->biases[i].token >= 0 && c->biases[i].token < V) row[c->biases[i].token] += c->biases[i].bias;
   if (c->repetition != 1) {
-    repeat(row, V, c->repetition, h->prompt, h->prompt_count, seen);
+    if (!c->repetition_of_sample) repeat(row, V, c->repetition, h->prompt, h->prompt_count, seen);
     repeat(row, V, c->repetition, h->tokens, h->count, seen);
     forget(seen, V, h->prompt, h->prompt_count);
     forget(seen, V, h->tokens, h->count);

@@ -24,6 +24,7 @@ struct logit_changes {
   const struct token_bias *biases;
   size_t bias_count;
   float repetition;          /* 1: off */
+  bool repetition_of_sample; /* tokens that only the prompt has are no repetitions */
   float frequency, presence; /* 0: off */
   const int32_t *barred;     /* until the sample has min_new tokens */
   int barred_count;

@@ -57,12 +57,24 @@ static int32_t room_behind(int32_t prompt_count, const struct loaded_model *load
   return (int32_t)(room < 1 ? 1 : room > LIMIT_NEW_TOKENS ? LIMIT_NEW_TOKENS : room);
 }
 
+static int32_t max_new_of(const struct generate_params *p, int32_t prompt_count, const struct loaded_model *loaded) {
+  const int32_t room = room_behind(prompt_count, loaded);
+  const bool asked = p->max_new_tokens > 0;
+  return asked && (p->max_new_tokens < room || !p->max_new_is_cut) ? p->max_new_tokens : room;
+}
+
 static enum rc check_biases(const struct logit_changes *c, int vocabulary, struct err *err) {
   for (size_t i = 0; i < c->bias_count; i++)
     if (c->biases[i].token >= vocabulary)
       return err_set(err, RC_INVALID, "logit_bias", "expected ids from 0 to %d, got %d", vocabulary - 1,
                      c->biases[i].token);
   return RC_OK;
+}
+
+static enum rc check_told(const struct generate_params *p, int32_t prompt_count, struct err *err) {
+  if (!p->prompt_logprobs || p->prompt_logprobs_from <= prompt_count) return RC_OK;
+  return err_set(err, RC_INVALID, "logprob_start_len", "expected at most the prompt's %d tokens, got %d", prompt_count,
+                 p->prompt_logprobs_from);
 }
 
 static enum rc make_job(struct decode_job **out, const struct generate_call *call, const struct generate_params *p,
@@ -87,7 +99,7 @@ static enum rc make_job(struct decode_job **out, const struct generate_call *cal
         .id = prompt->id ? prompt->id : call->id,
         .prompt = prompt->text ? encoded.items : prompt->ids.items,
         .prompt_count = prompt_count,
-        .max_new = p->max_new_tokens > 0 ? p->max_new_tokens : room_behind(prompt_count, loaded),
+        .max_new = max_new_of(p, prompt_count, loaded),
         .sampling = {.temperature = p->temperature < WIRE_TEMPERATURE_MIN ? 0 : (float)p->temperature,
                      .top_k = p->top_k > 0 ? p->top_k : 0,
                      .top_p = (float)p->top_p,
@@ -100,7 +112,8 @@ static enum rc make_job(struct decode_job **out, const struct generate_call *cal
         .top_count = p->top_logprobs,
         .changes = &changes,
         .prompt_logprobs = p->prompt_logprobs};
-    rc = decode_job_create(out, &spec, loaded->model, engine_kv(loaded->engine), err);
+    rc = check_told(p, prompt_count, err);
+    if (rc == RC_OK) rc = decode_job_create(out, &spec, loaded->model, engine_kv(loaded->engine), err);
   }
   token_ids_free(&encoded);
   return rc;

@@ -43,6 +43,7 @@ struct generate_params {
   size_t prompt_count;
   const char *id;         /* the client's name of the request; NULL: it gets one */
   int32_t max_new_tokens; /* 0: as many as there is room for */
+  bool max_new_is_cut;    /* to that; else what has no room is refused */
   int32_t min_new_tokens, top_k, n;
   double temperature, top_p, min_p;
   struct logit_changes changes; /* barred is filled in with the stop ids */
@@ -52,6 +53,7 @@ struct generate_params {
   bool has_seed, ignore_eos;
   bool stream, echo, raw_logprobs;
   bool prompt_logprobs; /* those of the prompt's tokens too */
+  int32_t prompt_logprobs_from; /* the first that is told; at most behind the prompt's last */
   bool keeps_stop;      /* the stop text is part of the text */
   bool puts_off_stops;  /* stop texts count behind min_new_tokens only */
   bool drops_end;       /* the token that ended a sample is none, unless keeps_stop */

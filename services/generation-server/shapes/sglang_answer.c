@@ -10,6 +10,7 @@
  * Previous hop of a plain request: replier.c or streamer.c.  Next: the HTTP layer. */
 #include "services/generation-server/shapes/sglang_answer.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -154,6 +155,13 @@ static void write_finish(const struct told *t, struct json_writer *w) {
   json_object_end(w);
 }
 
+/* Versions are texts to SGLang. */
+static void write_name(const char *key, int64_t version, struct json_writer *w) {
+  char name[24];
+  snprintf(name, sizeof name, "%" PRId64, version);
+  json_kv_string(w, key, name);
+}
+
 /* Runs of one version among the tokens, as positions [start, end). */
 static void write_versions(const struct told *t, struct json_writer *w) {
   const int64_t *versions = t->choice->sample->versions;
@@ -163,7 +171,7 @@ static void write_versions(const struct told *t, struct json_writer *w) {
     int32_t end = at + 1;
     while (end < t->count && versions[end] == versions[at]) end++;
     json_object_begin(w);
-    json_kv_int(w, "version", versions[at]);
+    write_name("version", versions[at], w);
     json_kv_int(w, "start", at);
     json_kv_int(w, "end", end);
     json_object_end(w);
@@ -175,11 +183,8 @@ static void write_versions(const struct told *t, struct json_writer *w) {
 /* Of the last token, or of what decodes now where there is none. */
 static void write_version(const struct told *t, struct json_writer *w) {
   struct policy active = {0};
-  char version[24];
   if (t->count == 0) engine_policy(t->call->loaded->engine, &active);
-  snprintf(version, sizeof version, "%lld",
-           (long long)(t->count > 0 ? t->choice->sample->versions[t->count - 1] : active.version));
-  json_kv_string(w, "weight_version", version);
+  write_name("weight_version", t->count > 0 ? t->choice->sample->versions[t->count - 1] : active.version, w);
 }
 
 static void write_choice(const struct told *t, struct json_writer *w) {
@@ -197,6 +202,7 @@ static void write_choice(const struct told *t, struct json_writer *w) {
   write_versions(t, w);
   if (t->last) json_kv_f64(w, "e2e_latency", (double)(clock_real_ms() - t->call->created_ms) / 1000);
   if (t->item->logprobs) {
+    json_kv_int(w, "output_token_logprobs_length", t->count);
     write_of_prompt(t, w);
     write_of_tokens(t, w);
   }

@@ -164,7 +164,14 @@ static enum rc read_sampling(struct generate_params *p, struct sglang_item *item
   const enum rc rc = v ? sampling_fields_read(&f, v, arena, err) : RC_OK;
   if (rc != RC_OK) return rc;
   if (has_seed && f.has_seed) return err_set(err, RC_INVALID, "seed", "expected seed or sampling_seed, got both");
+  if (has_max && p->min_new_tokens > p->max_new_tokens)
+    return err_set(err, RC_INVALID, "min_new_tokens", "expected at most max_new_tokens, %d, got %d", p->max_new_tokens,
+                   p->min_new_tokens);
+  const struct json *most = v ? json_get(v, "max_new_tokens") : NULL;
+  p->max_new_is_cut = !has_max;
+  if (most && json_type_of(most) == JSON_NULL) p->max_new_tokens = 0; /* as many as there is room for */
   p->has_seed |= has_seed;
+  p->changes.repetition_of_sample = true;
   item->keeps_stop = p->keeps_stop;
   item->only_prompt = has_max && p->max_new_tokens == 0;
   if (item->only_prompt) p->max_new_tokens = 1;
@@ -210,10 +217,16 @@ static enum rc read_logprobs(struct sglang_item *item, const struct body *b, boo
 }
 
 /* Log-probabilities are told of logits / temperature where whole distributions are drawn from; what is shown beside
- * them, and what is told of cut ones, is the raw log-softmax, which is the same at 1 and, by convention, at 0. */
-static enum rc check_temperature(const struct generate_params *p, const struct sglang_item *item, struct err *err) {
+ * them, and what is told of cut ones, is the raw log-softmax, which is the same at 1 and, by convention, at 0.
+ * SGLang's are of logits with penalties and biases, ours of those before them. */
+static enum rc check_logprobs(const struct generate_params *p, const struct sglang_item *item, struct err *err) {
   const bool cuts = p->top_k > 0 || p->top_p < 1 || p->min_p > 0;
-  if (!item->logprobs || p->temperature == 1 || p->temperature == 0 || !(item->top_count > 0 || cuts)) return RC_OK;
+  const struct logit_changes *c = &p->changes;
+  if (!item->logprobs) return RC_OK;
+  if (c->bias_count > 0 || c->repetition != 1 || c->frequency != 0 || c->presence != 0 || p->min_new_tokens > 0)
+    return err_set(err, RC_UNSUPPORTED, "return_logprob",
+                   "expected no penalties, no logit_bias and no min_new_tokens beside it: they would not show in it");
+  if (p->temperature == 1 || p->temperature == 0 || !(item->top_count > 0 || cuts)) return RC_OK;
   return err_set(err, RC_UNSUPPORTED, item->top_count > 0 ? "top_logprobs_num" : "return_logprob",
                  "expected temperature 1 or 0 beside it and %s, got %g", cuts ? "cuts" : "return_logprob",
                  p->temperature);
@@ -256,11 +269,12 @@ static enum rc read_item(struct generate_prompt *prompt, struct sglang_item *ite
     if (rc != RC_OK) err_in_field(err, "sampling_params");
   }
   if (rc == RC_OK) rc = read_id(&item->id, b->rid, batch, i, arena, err);
-  if (rc == RC_OK) rc = check_temperature(own, item, err);
+  if (rc == RC_OK) rc = check_logprobs(own, item, err);
   if (rc != RC_OK) return rc;
   own->top_logprobs = item->logprobs ? item->top_count : 0;
   own->raw_logprobs = own->top_logprobs > 0;
   own->prompt_logprobs = item->logprobs && item->logprob_start >= 0;
+  own->prompt_logprobs_from = item->logprob_start;
   item->told = arena_alloc(arena, (size_t)own->n, sizeof *item->told);
   if (!item->told) return err_set(err, RC_NO_MEMORY, NULL, "prompt %zu was refused its memory", i);
   if (batch) prompt->id = item->id;

@@ -71,7 +71,8 @@ static enum rc read_generate(struct engine_answer *out, const struct json *body,
   if (!pairs || json_type_of(pairs) != JSON_ARRAY)
     return err_set(err, RC_INVALID, "meta_info.output_token_logprobs", "expected log-probabilities, got none");
   out->finish = engine_finish(json_word(json_get(json_get(meta, "finish_reason"), "type")));
-  engine_version_read(out->version, json_get(meta, "weight_version"));
+  engine_versions_read(out->version, json_get(meta, "weight_versions"));
+  if (!out->version[0]) engine_version_read(out->version, json_get(meta, "weight_version")); /* an older server's */
   return read_logprobs(out, pairs, arena, err);
 }
 

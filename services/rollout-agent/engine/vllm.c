@@ -53,18 +53,6 @@ static enum rc read_logprobs(struct json_f32s *out, const struct json *content, 
   return RC_OK;
 }
 
-/* One version for all tokens, or none; spans of several versions are no version. */
-static void read_versions(char version[ENGINE_VERSION_MAX], const struct json *spans) {
-  version[0] = '\0';
-  for (size_t i = 0; i < json_length(spans); i++) {
-    char name[ENGINE_VERSION_MAX];
-    engine_version_read(name, json_get(json_at(spans, i), "version"));
-    const bool same = i == 0 || strcmp(name, version) == 0;
-    snprintf(version, ENGINE_VERSION_MAX, "%s", same ? name : "several");
-    if (!same) return;
-  }
-}
-
 static enum rc read_generate(struct engine_answer *out, const struct json *body, struct arena *arena, struct err *err) {
   const struct json *choices = json_get(body, "choices"), *choice = json_at(choices, 0), *content;
   *out = (struct engine_answer){0};
@@ -85,7 +73,7 @@ static enum rc read_generate(struct engine_answer *out, const struct json *body,
                    out->token_ids.count);
   rc = read_logprobs(&out->logprobs, content, arena, err);
   out->finish = engine_finish(json_word(json_get(choice, "finish_reason")));
-  read_versions(out->version, json_get(choice, "weight_versions"));
+  engine_versions_read(out->version, json_get(choice, "weight_versions"));
   return rc;
 }
 

@@ -23,6 +23,17 @@ void engine_version_read(char out[ENGINE_VERSION_MAX], const struct json *value)
     out[0] = '\0';
 }
 
+void engine_versions_read(char out[ENGINE_VERSION_MAX], const struct json *spans) {
+  out[0] = '\0';
+  for (size_t i = 0; i < json_length(spans); i++) {
+    char name[ENGINE_VERSION_MAX];
+    engine_version_read(name, json_get(json_at(spans, i), "version"));
+    const bool same = i == 0 || strcmp(name, out) == 0;
+    snprintf(out, ENGINE_VERSION_MAX, "%s", same ? name : "several");
+    if (!same) return;
+  }
+}
+
 static bool stops_at(const struct engine_request *r, int32_t token) {
   for (size_t i = 0; i < r->stop_token_ids.count; i++)
     if (r->stop_token_ids.items[i] == token) return true;

@@ -59,6 +59,9 @@ enum rc engine_answer_check(const struct engine_answer *a, const struct engine_r
 enum finish_reason engine_finish(const char *name);
 /* A version's name, which may be a number; "" for null, NULL and anything else. */
 void engine_version_read(char out[ENGINE_VERSION_MAX], const struct json *value);
+/* Of spans [{"version"}, ...] of an answer's tokens: the version of them all; "several", which no load is called; ""
+ * where there is no span. */
+void engine_versions_read(char out[ENGINE_VERSION_MAX], const struct json *spans);
 /* Appends the body of a call, with path and version put in. */
 void engine_call_body(struct buf *out, const struct engine_call *call, const char *path, const char *version);
 

@@ -41,7 +41,7 @@ static float defined(float z, int32_t v, const struct logit_changes *c, const st
   for (size_t i = 0; i < c->bias_count; i++)
     if (c->biases[i].token == v) z += c->biases[i].bias;
   const int there = count_in(h->prompt, h->prompt_count, v), here = count_in(h->tokens, h->count, v);
-  if (there + here > 0) z = z > 0 ? z / c->repetition : z * c->repetition;
+  if ((c->repetition_of_sample ? 0 : there) + here > 0) z = z > 0 ? z / c->repetition : z * c->repetition;
   z -= c->frequency * (float)here + c->presence * (float)(here > 0);
   return h->count < c->min_new && count_in(c->barred, c->barred_count, v) > 0 ? -INFINITY : z;
 }
@@ -63,6 +63,7 @@ static void test_rows_change_as_defined(void **state) {
     const struct logit_changes c = {.biases = biases,
                                     .bias_count = (size_t)random_below(&rng, 4),
                                     .repetition = trial % 3 ? 1.25f : 1,
+                                    .repetition_of_sample = trial % 4 == 0,
                                     .frequency = trial % 2 ? 0.5f : 0,
                                     .presence = trial % 5 ? -1.5f : 0,
                                     .barred = barred,

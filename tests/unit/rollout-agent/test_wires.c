@@ -94,6 +94,13 @@ static void answers_are_read(void **state) {
                    RC_OK);
   assert_true(a.token_ids.count == 4 && a.logprobs.items[3] == -2 && a.finish == FINISH_LENGTH);
   assert_string_equal(a.version, "12");
+  assert_int_equal(reads(&engine_sglang,
+                         SGLANG("[3]", "[[-0.5,3,null]]", "stop",
+                                "\"weight_version\":\"v8\",\"weight_versions\":[{\"version\":\"v7\",\"start\":0,"
+                                "\"end\":1}],"),
+                         &a, &arena, &err),
+                   RC_OK);
+  assert_string_equal(a.version, "v7"); /* of its token; the other is what the engine has when it answers */
   arena_free(&arena);
 }
 
@@ -105,6 +112,11 @@ static void several_versions_are_none_that_was_asked_for(void **state) {
   reads(&engine_vllm,
         VLLM("[9,3]", "[{\"logprob\":-1},{\"logprob\":-1}]", "stop",
              "\"weight_versions\":[{\"version\":\"v7\"},{\"version\":\"v8\"}],"),
+        &a, &arena, &err);
+  assert_string_equal(a.version, "several");
+  reads(&engine_sglang,
+        SGLANG("[9,3]", "[[-1,9,null],[-1,3,null]]", "stop",
+               "\"weight_version\":\"v8\",\"weight_versions\":[{\"version\":\"v7\"},{\"version\":\"v8\"}],"),
         &a, &arena, &err);
   assert_string_equal(a.version, "several");
   arena_free(&arena);
