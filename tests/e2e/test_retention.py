@@ -108,3 +108,17 @@ def test_a_replay_of_dropped_rounds_pauses_the_run_with_a_sentence(base_model, t
         assert status["state"] == "paused" and f"round {run}.0" in status["error"] and "keep_rounds" in status["error"]
         call("POST", f"{cluster.coordinator.url}/v1/runs/{run}/stop")  # at once, or after one more try where the trainer was killed in a step
         cluster.wait(run, state="stopped")
+
+
+def test_a_queued_curriculum_finds_the_rollouts_that_it_counts(base_model, tmp_path):
+    """Its pass rates are counted when it begins.  The run that it names had dropped its older rounds by then, and the queued one was paused."""
+    with start(tmp_path, base_model) as cluster:
+        first = cluster.create_run(config(keep_rounds=KEEP, rounds=4 * EVERY))
+        made = config(rounds=1)
+        queued = cluster.create_run({**made, "dataset": {**made["dataset"], "curriculum": {"rate_max": 0.9, "from": first}}})
+        cluster.wait(first)
+        cluster.wait(queued)
+        items = cluster.query("SELECT count(DISTINCT dataset_index) FROM groups WHERE run = ? AND purpose = 0", int(first[1:]))[0][0]
+        counted = cluster.query("SELECT count(*) FROM prompt_rates WHERE run = ? AND epoch < 0", int(queued[1:]))[0][0]
+        assert counted >= items > 0
+        cluster.wait_until("what was kept for it is dropped", lambda: cluster.query("SELECT rollouts_state FROM rounds WHERE run = ? AND round = 0", int(first[1:])) == [(2,)])

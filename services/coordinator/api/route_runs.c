@@ -6,6 +6,7 @@
 
 #include "common/base/limits.h"
 #include "common/base/log.h"
+#include "services/coordinator/records/curriculum.h"
 #include "services/coordinator/records/kept_versions.h"
 #include "services/coordinator/rewards/reward_hosts.h"
 #include "services/coordinator/rounds/run_life.h"
@@ -43,10 +44,20 @@ static void created_write(struct command *cmd, int64_t run, const struct post_ru
   cmd->status = 201;
 }
 
+/* Again, because the run whose pass rates it counts may have dropped some since run_check.  From now on it drops none:
+ * see retention.h. */
+static enum rc curriculum_still(struct store *s, const struct curriculum_config *rule, struct err *err) {
+  int64_t run = 0;
+  if (!rule->given || !rule->from[0]) return RC_OK;
+  const enum rc rc = id_parse_run(&run, rule->from, err);
+  return rc == RC_OK ? curriculum_countable(s, run, rule->from, err) : rc;
+}
+
 static enum rc post_run_execute(struct core *c, struct command *cmd, struct err *err) {
   const struct post_run *m = cmd->message;
   char seed[24];
   enum rc rc = run_queue_check(c->store, err); /* again, because other runs may have been queued since run_check */
+  if (rc == RC_OK) rc = curriculum_still(c->store, &m->config.curriculum, err);
   snprintf(seed, sizeof seed, "%" PRIu64, m->config.seed);
   if (rc == RC_OK) {
     rc = store_exec(c->store, err,

@@ -1,10 +1,28 @@
 /* Marks the rounds whose rollouts are no longer needed when a step is done, and deletes them a piece at a time. */
 #include "services/coordinator/records/retention.h"
 
+#include "services/coordinator/store/ids.h"
+
+#define CURRICULUM_FROM "json_extract(config, '$.dataset.curriculum.from')"
+
 /* ---- marking ---- */
 
+/* Will a run that has not begun yet count the pass rates of this one? */
+static enum rc is_awaited(struct store *s, int64_t run, bool *out, struct err *err) {
+  int64_t awaited = 0;
+  const enum rc rc = store_int(s, &awaited, err,
+                               "SELECT EXISTS (SELECT 1 FROM runs WHERE ended_ms IS NULL AND " CURRICULUM_FROM
+                               " = ?1 AND NOT EXISTS (SELECT 1 FROM versions WHERE versions.run = runs.id))",
+                               BINDS(b_text(id_run(run).text)));
+  *out = awaited != 0;
+  return rc;
+}
+
 enum rc retention_mark(struct store *s, int64_t run, int64_t keep_rounds, int64_t oldest_checkpoint, struct err *err) {
+  bool awaited = false;
   if (keep_rounds == 0) return RC_OK;
+  const enum rc rc = is_awaited(s, run, &awaited, err);
+  if (rc != RC_OK || awaited) return rc;
   return store_exec(
       s, err,
       "UPDATE rounds INDEXED BY rounds_kept SET rollouts_state = ?5, first_sealed_ms = "
@@ -17,6 +35,26 @@ enum rc retention_mark(struct store *s, int64_t run, int64_t keep_rounds, int64_
       "later.round = groups.trained_in) >= ?2))",
       BINDS(b_int(run), b_int(oldest_checkpoint), b_int(keep_rounds), b_int(ROUND_DONE), b_int(ROLLOUTS_DROPPING),
             b_int(GROUP_OPEN), b_int(GROUP_SEALED), b_int(GROUP_SUBMITTED)));
+}
+
+enum rc retention_release(struct store *s, int64_t run, struct err *err) {
+  struct rows q;
+  bool row = false;
+  int64_t from = 0, keep_rounds = 0, oldest = 0;
+  enum rc rc = store_query(
+      s, &q, err,
+      "SELECT f.id, ifnull(json_extract(f.config, '$.keep_rounds'), 0), (SELECT ifnull(min(version), 0) FROM "
+      "checkpoints WHERE run = f.id AND version > 0) FROM runs f WHERE f.ended_ms NOT NULL AND 'r' || f.id = (SELECT "
+      CURRICULUM_FROM " FROM runs WHERE id = ?1)",
+      BINDS(b_int(run)));
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  if (rc == RC_OK && row) {
+    from = rows_int(&q, 0);
+    keep_rounds = rows_int(&q, 1);
+    oldest = rows_int(&q, 2);
+  }
+  rows_end(&q);
+  return rc == RC_OK && row ? retention_mark(s, from, keep_rounds, oldest, err) : rc;
 }
 
 /* ---- dropping ---- */

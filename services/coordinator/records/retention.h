@@ -7,6 +7,9 @@
  * it was sampled at a version before the oldest checkpoint (above version 0's) that the trainer says it keeps.
  * In `inflight` a round's groups may be trained in later rounds: all of them must be old enough.
  * A trainer whose newest checkpoint is damaged falls back to an older one, so the oldest counts and not the newest.
+ * While a run waits in the queue whose `dataset.curriculum.from` names this one, none of its rounds goes: its pass
+ * rates are counted when that run begins, from all of its rollouts.  They are not counted when it is posted, because
+ * those of the rounds in between would be missing, and its prompts would be others.
  * A trainer that has lost all of its checkpoints can then no longer replay from version 0: the run is paused with a
  * sentence (driver/replay.c).
  *
@@ -27,6 +30,10 @@ enum { RETENTION_SAMPLES = 256, RETENTION_BYTES = 4 << 20 };
 /* A step of the run is done.  keep_rounds 0: all are kept; oldest_checkpoint as the trainer told it, 0: none above
  * version 0's. */
 enum rc retention_mark(struct store *s, int64_t run, int64_t keep_rounds, int64_t oldest_checkpoint, struct err *err);
+
+/* The run has counted the pass rates of the one that its curriculum names, or will not begin: if that one has ended, so
+ * that no step of it marks any more, its older rounds are marked now. */
+enum rc retention_release(struct store *s, int64_t run, struct err *err);
 
 /* Drops one piece of the oldest marked round.  *more: something is left. */
 enum rc retention_drop(struct store *s, bool *more, struct err *err);

@@ -6,6 +6,7 @@
 #include "services/coordinator/decide/states.h"
 #include "services/coordinator/decide/stored.h"
 #include "services/coordinator/pool/pool.h"
+#include "services/coordinator/records/retention.h"
 #include "services/coordinator/rounds/batches.h"
 #include "services/coordinator/rounds/round.h"
 #include "services/coordinator/rounds/rounds.h"
@@ -109,6 +110,7 @@ enum rc run_attach(struct core *c, struct run_context *context, const struct dig
   }
   if (rc == RC_OK) rc = findings_note(c, context, err); /* a curriculum's first round asks for its counts */
   if (rc == RC_OK && versions == 0) rc = round_open(c, 0, 0, err);
+  if (rc == RC_OK && versions == 0) rc = retention_release(c->store, run, err); /* its first round has counted them */
   if (rc == RC_OK && !run_is_supervised(&context->config)) slot_windows_begin(c->rounds->windows, run, c->now_ms);
   if (rc == RC_OK && again >= 0) rc = batches_again(c, run, again, err);
   if (rc == RC_OK && run_plans_rounds(&context->config))

@@ -8,6 +8,7 @@
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/pool/leases.h"
 #include "services/coordinator/writer/journal.h"
+#include "services/coordinator/records/retention.h"
 #include "services/coordinator/run/run_context.h"
 #include "services/coordinator/rounds/remote_rewards.h"
 #include "services/coordinator/rounds/rounds.h"
@@ -33,6 +34,7 @@ static enum rc state_write(struct core *c, int64_t run, enum run_state to, const
                  "WHERE id = ?1",
                  BINDS(b_int(run), b_int((int64_t)to), b_text(error), is_end(to) ? b_int(c->wall_ms) : b_null(),
                        to == RUN_RUNNING ? b_int(c->wall_ms) : b_null()));
+  if (rc == RC_OK && is_end(to)) rc = retention_release(c->store, run, err); /* it may not have begun */
   if (rc != RC_OK) return rc;
   log_context_id(id_run(run).text);
   log_info("run %s is %s%s%s", id_run(run).text, state_name(MACHINE_RUN, (int)to), error ? ": " : "",

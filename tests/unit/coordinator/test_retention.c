@@ -187,6 +187,56 @@ static void a_round_whose_figures_are_still_to_come_is_kept(void **state) {
   assert_int_equal(kept(*state), 1 << 1 | 1 << 2);
 }
 
+static void run_add(struct store *s, int64_t id, const char *from) {
+  char config[80];
+  snprintf(config, sizeof config, "{\"dataset\":{\"curriculum\":{\"from\":\"%s\"}}}", from);
+  RUN_SQL(s,
+          "INSERT INTO runs (id, name, state, mode, objective, config, config_hash, rounds, seed, created_ms) VALUES "
+          "(?1, 'x', ?2, 1, 'grpo', ?3, x'00', 1, '1', 0)",
+          BINDS(b_int(id), b_int(RUN_QUEUED), b_text(config)));
+}
+
+static void release(struct store *s, int64_t run) {
+  struct err err = {0};
+  must(retention_release(s, run, &err), &err);
+}
+
+/* A run that begins later counts the pass rates of all of this one's rollouts.  They were dropped while it was queued,
+ * and then it was paused with the word that they are not known any more. */
+static void a_run_whose_pass_rates_a_queued_run_waits_for_drops_nothing(void **state) {
+  for (int64_t r = 0; r < 4; r++) round_add(*state, r, ROUND_DONE, true);
+  run_add(*state, 2, "r1");
+  mark(*state, 1, 100);
+  assert_int_equal(kept(*state), 15);
+  RUN_SQL(*state, "UPDATE runs SET state = ?1 WHERE id = 2", BINDS(b_int(RUN_PAUSED))); /* its trainer was refused */
+  mark(*state, 1, 100);
+  assert_int_equal(kept(*state), 15);
+}
+
+static void a_queued_run_that_counts_others_keeps_nothing_here(void **state) {
+  for (int64_t r = 0; r < 4; r++) round_add(*state, r, ROUND_DONE, true);
+  run_add(*state, 2, "r11");
+  mark(*state, 1, 100);
+  assert_int_equal(kept(*state), 1 << 3);
+}
+
+/* Its last step is done by then, so no step marks them. */
+static void what_was_kept_for_a_queued_run_goes_once_that_has_counted_it(void **state) {
+  for (int64_t r = 0; r < 4; r++) round_add(*state, r, ROUND_DONE, true);
+  RUN_SQL(*state, "UPDATE runs SET config = '{\"keep_rounds\":1}', ended_ms = 5 WHERE id = 1", NO_BINDS);
+  RUN_SQL(*state, "INSERT INTO checkpoints (run, version, best) VALUES (1, 0, 0), (1, 2, 0), (1, 4, 0)", NO_BINDS);
+  run_add(*state, 2, "r1");
+  run_add(*state, 3, "r1");
+  RUN_SQL(*state,
+          "INSERT INTO versions (run, version, state, digest, published, created_ms) VALUES (2, 0, 2, x'', 1, 0)",
+          NO_BINDS);
+  release(*state, 2);
+  assert_int_equal(kept(*state), 15); /* the third still waits */
+  RUN_SQL(*state, "UPDATE runs SET state = ?1, ended_ms = 6 WHERE id = 3", BINDS(b_int(RUN_STOPPED)));
+  release(*state, 3);
+  assert_int_equal(kept(*state), 1 << 2 | 1 << 3); /* the oldest checkpoint's, and what keep_rounds says */
+}
+
 static void of_a_dropped_round_its_figures_stay(void **state) {
   static const char *const gone[] = {
       "SELECT count(*) FROM groups WHERE round = 0",   "SELECT count(*) FROM refills WHERE round = 0",
@@ -261,6 +311,9 @@ int main(void) {
       CASE(a_round_whose_groups_a_replay_may_need_later_is_kept),
       CASE(a_round_with_groups_in_no_step_is_kept),
       CASE(a_round_whose_figures_are_still_to_come_is_kept),
+      CASE(a_run_whose_pass_rates_a_queued_run_waits_for_drops_nothing),
+      CASE(a_queued_run_that_counts_others_keeps_nothing_here),
+      CASE(what_was_kept_for_a_queued_run_goes_once_that_has_counted_it),
       CASE(of_a_dropped_round_its_figures_stay),
       CASE(a_piece_is_bounded_by_samples),
       CASE(a_piece_is_bounded_by_bytes),
