@@ -130,6 +130,9 @@ struct batch_group {
   /* Of a check: where all draws are the same the trainer may take its gradient at once; the batch that has the same
    * group later finds it done.  false is left out of messages. */
   bool ahead;
+  /* Of a group that goes ahead: logprobs_digest of what was recorded of its samples.  Where the trainer's own are
+   * others the group will be refused, so its gradient stays out.  Zero: any will do; left out of messages. */
+  struct digest recorded_sha256;
   struct batch_sample *samples;
   size_t sample_count;
 };

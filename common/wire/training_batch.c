@@ -93,6 +93,7 @@ static void group_write(const struct batch_group *g, bool numbers, bool verified
   if (g->round != 0) json_kv_int(w, "round", g->round);
   if (g->ordinal != 0) json_kv_int(w, "ordinal", g->ordinal);
   if (g->ahead) json_kv_bool(w, "ahead", true);
+  if (!wire_digest_is_zero(&g->recorded_sha256)) wire_kv_digest_or_null(w, "recorded_sha256", &g->recorded_sha256);
   json_key(w, "samples");
   json_array_begin(w);
   for (size_t i = 0; i < g->sample_count; i++) {
@@ -128,6 +129,7 @@ enum rc batch_group_read(void *item, const struct json *value, item_read sample,
       {.name = "round", .kind = FIELD_I64, .target = &g->round, .min = 0, .max = UINT32_MAX},
       {.name = "ordinal", .kind = FIELD_I64, .target = &g->ordinal, .min = 0, .max = UINT32_MAX},
       {.name = "ahead", .kind = FIELD_BOOL, .target = &g->ahead},
+      {.name = "recorded_sha256", .kind = FIELD_DIGEST, .target = &g->recorded_sha256},
       WIRE_VALUE("samples", samples)};
   const enum rc rc = wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
   return rc ? rc : batch_samples_read(g, samples, sample, arena, err);
@@ -290,7 +292,10 @@ void submit_batch_digest(struct digest *out, const struct submit_batch *m) {
   digest_update_u64(&d, m->group_count);
   for (size_t g = 0; g < m->group_count; g++) {
     digest_update_text(&d, m->groups[g].id);
-    if (m->check.wanted) digest_update_u64(&d, (uint64_t)m->groups[g].ordinal << 1 | m->groups[g].ahead);
+    if (m->check.wanted) {
+      digest_update_u64(&d, (uint64_t)m->groups[g].ordinal << 1 | m->groups[g].ahead);
+      digest_update(&d, m->groups[g].recorded_sha256.bytes, DIGEST_BYTES);
+    }
     if (m->verify.wanted) {
       digest_update_u64(&d, (uint64_t)m->groups[g].round);
       digest_update_u64(&d, (uint64_t)m->groups[g].ordinal);

@@ -6,8 +6,8 @@ log-probabilities, rewards), and which prompts were sampled.
 import pytest
 
 from harness import FAULT_BIN, call, grpo_config
-from liar import LIES, NoChance, incidents, lying, pool, random_tokens, with_chances
-from test_overlap import FAST, Play, number, start
+from liar import LIES, NoChance, incidents, lying, pool, random_tokens, with_chances, wrong_logprobs
+from test_overlap import FAST, PATIENT, Play, number, start
 
 ROUNDS, GROUPS, SAMPLES = 3, 6, 4
 
@@ -84,6 +84,22 @@ def test_a_refusal_outlives_a_restart(base_model, honest, tmp_path):
         workers = {worker["name"]: worker for worker in call("GET", cluster.coordinator.url + "/v1/workers?all=1")["workers"]}
     assert_same(this, honest["minibatch"])
     assert {name for name, worker in workers.items() if worker["kind"] == "generation"} == {"liar", "first", "second"}
+
+
+def test_a_group_that_fails_once_its_log_probabilities_were_refused_leaves_the_step(base_model, tmp_path):
+    """The check of a liar's group, whose tokens are right, had put its gradient into the sums.  When the group then was not drawn again in time, the
+    trainer refused the step, which named one group too few, and the run was paused."""
+    with start(tmp_path, base_model, coordinator=PATIENT) as cluster, lying(cluster, wrong_logprobs):
+        first = cluster.add_server("first", *FAST)
+        first.wait_log("registered as")
+        first.freeze()  # so that nobody draws again what is refused
+        whole = {"lease_samples_max": SAMPLES, "filter": {"zero_advantage": "keep"}}  # each group may go ahead
+        run = cluster.create_run({**config("pipelined", "strict", verify_samples=True, group_timeout_ms=1500), **whole})
+        late = cluster.wait_until("a group that was refused fails", lambda: [
+            group for group, _ in incidents(cluster, "group_timeout") if any(subject.startswith(group + ".") for subject, _ in incidents(cluster, "sample_refused"))])
+        first.thaw()
+        status = cluster.wait(run, seconds=120)
+    assert status["history"][0]["exact"] is False and late[0].startswith(f"{run}.0.")
 
 
 def test_nobody_can_tell_who_is_at_fault_where_one_server_is_alone(base_model, tmp_path):

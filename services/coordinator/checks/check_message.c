@@ -80,6 +80,17 @@ static enum rc scores_alloc(struct check_scores *out, int64_t samples, struct ar
   return out->rewards && out->shaped && out->lengths && out->advantages ? RC_OK : no_memory(err);
 }
 
+/* What was recorded of the group's samples, which are the last that were read. */
+static enum rc recorded_digest(struct batch_group *g, const struct check *c, struct arena *arena, struct err *err) {
+  struct sample_logprobs *samples = arena_alloc(arena, g->sample_count + 1, sizeof *samples);
+  if (!samples) return no_memory(err);
+  const struct json_f32s *recorded = &c->recorded[c->count - g->sample_count];
+  for (size_t i = 0; i < g->sample_count; i++)
+    samples[i] = (struct sample_logprobs){.id = g->samples[i].id, .logprobs = recorded[i]};
+  logprobs_digest(&g->recorded_sha256, samples, g->sample_count);
+  return RC_OK;
+}
+
 /* The advantages that the group will have once it is sealed; false: it will be filtered. */
 static bool ahead_take(struct batch_group *g, const struct run_config *config, const struct check *c,
                        const struct waiting_check *w, const struct check_scores *s) {
@@ -178,6 +189,7 @@ static enum rc waiting_group_read(struct check *c, struct store *s, const struct
   if (rc != RC_OK || !goes_ahead(&x->config)) return rc;
   const bool trainable = ahead_take(g, &x->config, c, w, &scores);
   if (now->preprocessors && run_has_reference(&x->config)) g->ahead = false;
+  if (g->ahead && (rc = recorded_digest(g, c, arena, err)) != RC_OK) return rc;
   if (!trainable || !now->sampling || x->config.mode != MODE_SYNC) return RC_OK;
   c->count -= g->sample_count;
   c->message.group_count--;

@@ -126,8 +126,18 @@ static bool gradient_end(struct units_job *j, size_t g, struct lane *lane) {
   return j->work->adds[g] ? unit_add(j, lane) : true;
 }
 
+/* Is a group that may go ahead one that will not be refused?  Its gradient could not be taken out of the sums again. */
+static bool holds(const struct batch_group *group, const struct unit_draws *draws, const struct unit_result *own) {
+  static const struct digest untold;
+  struct digest logprobs;
+  if (draws->difference_count > 0) return false;
+  if (digest_equal(&group->recorded_sha256, &untold)) return true;
+  logprobs_digest(&logprobs, own->samples, group->sample_count);
+  return digest_equal(&logprobs, &group->recorded_sha256);
+}
+
 /* One group of a check: log-probabilities and draws under the version's weights, whatever inner steps there were.  One
- * that is taken ahead has its gradient from the same pass; it goes into the sums where no draw differs. */
+ * that is taken ahead has its gradient from the same pass; it goes into the sums where it holds. */
 static enum rc check_unit(struct units_job *j, size_t g, struct lane *lane, struct timeline *timeline,
                           struct err *err) {
   struct engine *e = j->engine;
@@ -158,17 +168,17 @@ static enum rc check_unit(struct units_job *j, size_t g, struct lane *lane, stru
   }
   if (rc != RC_OK) return rc;
   unit_draws_compare(&draws, &unit, group);
+  const bool taken = ahead && holds(group, &draws, &result);
   pthread_mutex_lock(&j->mutex);
-  if (ahead && draws.difference_count == 0) poisoned = !gradient_end(j, g, lane);
+  if (taken) poisoned = !gradient_end(j, g, lane);
   if (++j->done == (j->mine + 1) / 2) fault_die(TRAINER_FAULT_DIE_IN_BATCH, in->version);
   pthread_mutex_unlock(&j->mutex);
-  if (ahead && draws.difference_count == 0) {
-    if (timeline) result.compute_us += timeline_mark(timeline, CAUSE_COMPUTE, clock_monotonic_us());
-  }
+  if (taken && timeline) result.compute_us += timeline_mark(timeline, CAUSE_COMPUTE, clock_monotonic_us());
   struct unit_report *r = &j->work->reports[g];
   *r = report_of(&result, group->sample_count, poisoned);
   r->differences = draws.differences;
   r->difference_count = draws.difference_count;
+  r->unlike = ahead && !taken;
   return RC_OK;
 }
 
@@ -481,7 +491,7 @@ static enum rc batch_settle(struct engine *e, const struct batch_work *work, str
     if (r->state == UNIT_FAILED && rc == RC_OK) rc = err_set(err, r->error.rc, r->error.field, "%s", r->error.message);
     if (r->state != UNIT_DONE || (!work->adds[g] && in->check.wanted)) continue;
     metric_add(e->metric_units, 1);
-    if (!work->adds[g] || r->difference_count > 0 || r->refusal_count > 0) continue;
+    if (!work->adds[g] || r->difference_count > 0 || r->unlike || r->refusal_count > 0) continue;
     accumulated_add(e->next_step.accumulated, in->groups[g].id);
     if (in->check.wanted) keep_ahead(e, &in->groups[g], r);
     e->next_step.tokens += r->stats.tokens;

@@ -21,6 +21,7 @@ struct unit_report {
   size_t sample_count;
   struct draw_difference *differences; /* of a check: at most one a sample, in order */
   size_t difference_count;
+  bool unlike; /* of a group that was to go ahead: other log-probabilities than these were recorded */
   /* Of a batch that is verified, in order; then the gradient is not in the sums, and stats has times alone. */
   struct sample_refusal *refusals;
   size_t refusal_count;
