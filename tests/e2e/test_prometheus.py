@@ -16,15 +16,19 @@ import pytest
 import yaml
 
 from authority import Authority, Tls
-from harness import DATA, ROOT, TOKEN_OF, Cluster, call, grpo_config
+from foreign_engine import ForeignEngine
+from harness import DATA, ROOT, TOKEN_OF, Cluster, call, exchange, grpo_config
 
 pytestmark = pytest.mark.long
 
-LABELS = {"as", "cause", "class", "le", "part", "rows_max", "state", "version", "way", "where", "why"}  # each with a fixed set of values; the build has one version
+LABELS = {"as", "cause", "class", "end", "le", "part", "rows_max", "state", "version", "way", "where", "why"}  # each with a fixed set of values; the build has one version
+NEVER_IN_A_SOUND_RUN = {"sum(increase(leasehold_agent_doubts_total[5m]))", "sum(rate(leasehold_agent_results_handed_back_total[1m]))"}
 ALERTS = ROOT / "deploy/prometheus/alerts.yml"
+KUBERNETES_FILES = ROOT / "deploy/kubernetes"
 DASHBOARD = ROOT / "deploy/grafana/leasehold.json"
 SCRAPED = {"leasehold-coordinator": "coordinator", "leasehold-trainer": "trainer", "leasehold-generation": "gen", "leasehold-preprocessor": "pre", "leasehold-rollout-agent": "agent"}  # jobs' services, as their names here begin
-KUBERNETES = {"leasehold-coordinator": "coordinator", "leasehold-trainer": "trainer-server", "leasehold-generation": "generation-server"}  # and those with manifests
+KUBERNETES = {"leasehold-coordinator": "coordinator", "leasehold-trainer": "trainer-server", "leasehold-generation": "generation-server", "leasehold-preprocessor": "preprocessor",
+              "leasehold-rollout-agent": "rollout-agent"}  # their workloads
 
 
 @functools.cache
@@ -49,8 +53,10 @@ def alert_expressions():
     return [rule["expr"] for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
 
 
-def dashboard_expressions():
-    return [target["expr"] for panel in json.loads(DASHBOARD.read_text())["panels"] for target in panel["targets"]]
+def dashboard_expressions(helpers):
+    """Of preprocessors and rollout-agents, or of the others."""
+    found = [target["expr"] for panel in json.loads(DASHBOARD.read_text())["panels"] for target in panel["targets"]]
+    return [expression for expression in found if bool(re.search(r"leasehold[_-](preprocessor|passes|agent|rollout-agent)", expression)) == helpers]
 
 
 def test_every_alert_fires_when_it_should_and_only_then(tmp_path):
@@ -88,7 +94,7 @@ class Prometheus:
     def ready(self):
         if not self.url and (match := re.search(r"Listening on\" address=(\S+)", self.log.read_text())):
             self.url = f"http://{match[1]}"
-        return self.url and call("GET", self.url + "/-/ready", raw=True)
+        return self.url and exchange("GET", self.url + "/-/ready")[0] == 200  # 503 while it starts
 
     def query(self, expression):
         answer = call("GET", f"{self.url}/api/v1/query?" + urllib.parse.urlencode({"query": expression}))
@@ -133,7 +139,7 @@ def test_what_is_scraped_of_a_run_answers_every_panel_and_raises_no_alarm(base_m
             cluster.wait_until("rounds were scraped", lambda: any(float(series["value"][1]) >= 3 for series in prometheus.query("leasehold_run_rounds_done")))
             cluster.wait(run)
             time.sleep(2)  # four scrapes more
-            empty = [expression for expression in dashboard_expressions() if not prometheus.query(expression)]
+            empty = [expression for expression in dashboard_expressions(helpers=False) if not prometheus.query(expression)]
             assert empty == []
             assert all(isinstance(prometheus.query(expression), list) for expression in alert_expressions())
             assert prometheus.query('ALERTS{alertstate="firing"}') == []
@@ -145,6 +151,36 @@ def test_what_is_scraped_of_a_run_answers_every_panel_and_raises_no_alarm(base_m
             cluster.services[-1].kill()
             cluster.wait_until("the server counts as silent", lambda: prometheus.query("leasehold_workers_silent_total > 0"))
             cluster.wait_until("that is an alert", lambda: prometheus.query('ALERTS{alertname="LeaseholdWorkerSilent"}'))
+
+
+def test_what_is_scraped_of_preprocessors_and_agents_answers_their_panels_and_says_when_they_are_gone(base_model, tmp_path):
+    with Cluster(tmp_path, model=base_model) as cluster:
+        tie = ["--coordinator", cluster.coordinator.url]
+        preprocessor = cluster.start("pre-1", "trainer-server", ["--role", "preprocess", "--model", base_model, "--name", "pre-1", *tie])
+        backend = cluster.start("backend", "generation-server", ["--model", base_model, "--slots", 8, "--context-max", 96])
+        with ForeignEngine(backend.url, base_model) as engine:
+            cluster.start("agent-1", "rollout-agent", ["--engine-url", engine.url, "--weights-dir", tmp_path / "versions", "--name", "agent-1", *tie])
+            with Prometheus(tmp_path, scrape_configs(cluster)) as prometheus:
+                cluster.wait_until("Prometheus is ready", prometheus.ready)
+                config = grpo_config(1000, groups=8, samples=4)
+                config["training"]["kl_coefficient"] = 0.01
+                run = cluster.create_run(config)
+
+                def without_data():
+                    return [expression for expression in dashboard_expressions(helpers=True) if expression not in NEVER_IN_A_SOUND_RUN
+                            and not prometheus.query(f"max_over_time(({expression})[10m:500ms]) > 0")]
+
+                cluster.wait_until("every panel has shown something", lambda: without_data() == [], 90)
+                assert all(prometheus.query(expression) for expression in dashboard_expressions(helpers=True))
+                assert not prometheus.query('ALERTS{alertname!="LeaseholdInexactRound",alertstate="firing"}')
+                for service in cluster.services:
+                    check_exposition(service)
+                engine.closed = True
+                cluster.wait_until("an engine in doubt is an alert", lambda: prometheus.query('ALERTS{alertname="LeaseholdEngineInDoubt"}'))
+                assert prometheus.query("sum(increase(leasehold_agent_doubts_total[5m])) > 0")
+                preprocessor.kill()
+                cluster.wait_until("a lost preprocessor is one too", lambda: prometheus.query('ALERTS{alertname="LeaseholdWorkerSilent",job="leasehold-preprocessor"}'))
+                call("POST", f"{cluster.coordinator.url}/v1/runs/{run}/stop")
 
 
 # --- over TLS ---
@@ -212,7 +248,7 @@ def test_what_is_missing_shows_at_both_ends(secure, tmp_path, without, other, er
     before = secure.coordinator.metric(name) if why else 0
     with Prometheus(tmp_path / "p", configured(tmp_path / "p", secure, environment_of(secure, *[w for w in without if w not in other], **other))) as prometheus:
         secure.wait_until("Prometheus is ready", prometheus.ready)
-        secure.wait_until(f"all say {error}", lambda: [(health, error in text) for _, health, _, text in prometheus.targets()] == 3 * [("down", True)])
+        secure.wait_until(f"all say {error}", lambda: [(health, error in text) for _, health, _, text in prometheus.targets()] == len(SCRAPED) * [("down", True)])
         if why:
             secure.wait_until("the coordinator counts it", lambda: secure.coordinator.metric(name) > before)
 
@@ -223,7 +259,7 @@ def test_a_certificate_without_an_authority_to_ask_is_refused(secure, tmp_path):
 
 
 def test_the_clusters_scrape_configuration_finds_pods_by_their_annotations(secure, tmp_path):
-    """deploy/kubernetes/metrics/prometheus.yml over what the overlay `tls` makes of each pod: what Kubernetes would say of them is put in the place of asking it,
+    """deploy/kubernetes/metrics/prometheus.yml over what the overlay `tls` and its parts make of each pod: what Kubernetes would say of them is put in the place of asking it,
     which Debian's Prometheus is built without."""
     file = ROOT / "deploy/kubernetes/metrics/prometheus.yml"
     folder = tmp_path / "p"
@@ -236,9 +272,10 @@ def test_the_clusters_scrape_configuration_finds_pods_by_their_annotations(secur
     (found,) = scrape.pop("kubernetes_sd_configs")
     assert found == {"role": "pod", "namespaces": {"names": ["leasehold"]}}
     pods = []
-    for job, program_name in KUBERNETES.items():
-        patch = yaml.safe_load((ROOT / f"deploy/kubernetes/overlays/tls/{program_name}.yaml").read_text())
-        base = next(one for one in yaml.safe_load_all((ROOT / f"deploy/kubernetes/base/{program_name}.yaml").read_text()) if one["kind"] == patch["kind"])
+    for job, name in KUBERNETES.items():
+        base, tls = ("base", "overlays/tls") if (KUBERNETES_FILES / f"base/{name}.yaml").exists() else (f"parts/{name}", f"parts/{name}-tls")
+        patch = yaml.safe_load((KUBERNETES_FILES / tls / f"{name}.yaml").read_text())
+        base = next(one for one in yaml.safe_load_all((KUBERNETES_FILES / base / f"{name}.yaml").read_text()) if one["kind"] == patch["kind"])
         meta = copy.deepcopy(base["spec"]["template"]["metadata"])
         meta["annotations"].update(patch["spec"]["template"]["metadata"]["annotations"])
         for target in targets_of(secure, job):
@@ -247,7 +284,7 @@ def test_the_clusters_scrape_configuration_finds_pods_by_their_annotations(secur
             said = {f"__meta_kubernetes_pod_annotation_{key}": value for key, value in meta["annotations"].items()}
             said |= {f"__meta_kubernetes_pod_label_{key}": value for key, value in meta["labels"].items()}
             said = {re.sub(r"\W", "_", key): value for key, value in said.items()}
-            pods.append({"targets": [f"{host}:1"], "labels": {**said, "__meta_kubernetes_namespace": "leasehold", "__meta_kubernetes_pod_name": f"{program_name}-0"}})
+            pods.append({"targets": [f"{host}:1"], "labels": {**said, "__meta_kubernetes_namespace": "leasehold", "__meta_kubernetes_pod_name": f"{name}-0"}})
     pods.append({"targets": ["127.0.0.1:2"], "labels": {"__meta_kubernetes_namespace": "leasehold"}})  # another pod, which nobody is to scrape
     scrape["static_configs"] = pods
     with Prometheus(folder, [scrape]) as prometheus:
