@@ -186,7 +186,11 @@ class Stack(Cluster):
 
 
 def build(service, files=("docker-compose.yml",), profiles=()):
-    Stack(files, profiles).compose("build", service)
+    stack = Stack(files, profiles)
+    try:
+        stack.compose("build", service)
+    finally:
+        shutil.rmtree(stack.tokens, ignore_errors=True)
 
 
 def image_mb(image):

@@ -1,5 +1,6 @@
 """The scripts of deploy/ that make certificates, tokens and Prometheus' folder: a second call, one that was interrupted, and what others can read afterwards."""
 import contextlib
+import hashlib
 import os
 import re
 import shutil
@@ -112,8 +113,36 @@ def test_a_token_that_was_removed_is_made_anew_everywhere(tmp_path):
     before = (tmp_path / "coordinator/worker").read_text()
     (tmp_path / "worker").unlink()
     assert script(TOKENS, tmp_path)[0] == 0
-    assert (tmp_path / "pool/worker").read_text() == (tmp_path / "worker").read_text()
+    assert (tmp_path / "pool/worker").read_text() == (tmp_path / "worker").read_text().strip() + " worker\n"
     assert (tmp_path / "coordinator/worker").read_text() == (tmp_path / "trainer-server/worker").read_text() != before
+
+
+def lines_of(folder, role):
+    return {service: (folder / service / role).read_text().splitlines() for service in ("coordinator", "trainer-server", "pool")}
+
+
+def test_a_token_is_replaced_in_three_steps_beside_lines_of_ones_own(tmp_path):
+    assert script(TOKENS, tmp_path)[0] == 0
+    own = f"{'a' * 64} gen-7"
+    with open(tmp_path / "coordinator/worker", "a") as file:
+        file.write(own + "\n")
+    before = lines_of(tmp_path, "worker")
+    others = {path: path.read_text() for path in tmp_path.rglob("*") if path.is_file() and path.name != "worker"}
+    status, _, error = script(TOKENS, tmp_path, "show", "worker")
+    assert status == 1 and "add comes before show" in error and lines_of(tmp_path, "worker") == before
+    assert script(TOKENS, tmp_path, "add", "worker")[0] == script(TOKENS, tmp_path, "add", "worker")[0] == 0  # the second one changes nothing
+    successor = (tmp_path / "worker.next").read_text().strip()
+    hashed = "sha256:" + hashlib.sha256(successor.encode()).hexdigest()
+    behind = {service: f"{successor if service == 'pool' else hashed} worker" for service in before}
+    assert lines_of(tmp_path, "worker") == {service: [*before[service], behind[service]] for service in before}
+    assert script(TOKENS, tmp_path, "show", "worker")[0] == 0
+    assert lines_of(tmp_path, "worker") == {service: [behind[service], *before[service]] for service in before}
+    assert script(TOKENS, tmp_path, "end", "worker")[0] == 0
+    assert lines_of(tmp_path, "worker") == {service: [behind[service], *before[service][1:]] for service in before} and own in lines_of(tmp_path, "worker")["coordinator"]
+    assert (tmp_path / "worker").read_text().strip() == successor and not (tmp_path / "worker.next").exists()
+    assert {path: path.read_text() for path in tmp_path.rglob("*") if path.is_file() and path.name != "worker"} == others
+    assert script(TOKENS, tmp_path)[0] == 0 and (tmp_path / "worker").read_text().strip() == successor
+    assert script(TOKENS, tmp_path, "end", "worker")[0] == script(TOKENS, tmp_path, "add", "workers")[0] == script(TOKENS, tmp_path, "add")[0] == 1
 
 
 # ---- Prometheus ----

@@ -18,7 +18,7 @@ import urllib.parse
 import pytest
 
 from contract import contract
-from harness import BIN, DATA, Cluster, Standalone, call, exchange, grpo_config
+from harness import BIN, DATA, ROOT, Cluster, Standalone, call, exchange, grpo_config
 
 ROLES = ("admin", "worker", "trainer", "viewer")
 TOKENS = {role: f"{role}-token-of-the-tests" for role in ROLES}
@@ -206,6 +206,41 @@ def test_tokens_change_without_a_restart(tmp_path):
         (tokens / "admin").write_text("x\n")  # a mistake locks nobody out
         cluster.coordinator.wait_log("those from before are kept", 20)  # its own watcher looks, nobody has to ask
         assert call("GET", f"{cluster.coordinator.url}/v1/runs/{run}", headers=bearer(TOKENS["admin"]))["id"] == run
+
+
+def test_tokens_are_replaced_in_the_middle_of_a_run(base_model, tmp_path):
+    """By make-tokens, step by step: nobody is refused, no lease is lost, no run pauses."""
+    tokens = tmp_path / "tokens"
+
+    def make_tokens(*step):
+        subprocess.run([ROOT / "deploy/security/make-tokens", tokens, *step], check=True)
+
+    make_tokens()
+    before = {role: (tokens / role).read_text().strip() for role in ROLES}
+    with Cluster(tmp_path / "cluster", base_model, coordinator=["--token-dir", tokens / "coordinator"], trainer=["--token-dir", tokens / "trainer-server", "--threads", 1]) as cluster:
+        cluster.add_server("gen", "--token-dir", tokens / "pool", "--threads", 1)
+        admin, runs = bearer(before["admin"]), cluster.coordinator.url + "/v1/runs"
+        run = call("POST", runs, grpo_config(10000, groups=4, samples=4), admin)["id"]
+
+        def status():
+            return call("GET", f"{runs}/{run}", headers=admin)
+
+        cluster.wait_until("a round is over", lambda: status()["history"])
+        for role in ("worker", "trainer"):
+            for step in ("add", "show", "end"):
+                make_tokens(step, role)
+                time.sleep(2)  # they are read again within one
+        round_ = status()["round"]
+        cluster.wait_until("rounds go on", lambda: status()["round"] > round_ + 2)
+        after = status()
+        assert after["state"] == "running" and after["totals"]["leases_lost"] == 0, after
+        for role in ("worker", "trainer"):
+            for service in (cluster.coordinator, cluster.trainer):
+                assert exchange("GET", service.url + "/metrics", headers=bearer(before[role]))[0] == 401
+                assert exchange("GET", service.url + "/metrics", headers=bearer((tokens / role).read_text().strip()))[0] == 403
+        for service in cluster.services:
+            assert not re.search(r"status 40[13]", service.log_text()), service.log_text()
+        call("POST", f"{runs}/{run}/stop", headers=admin)
 
 
 def test_without_a_token_nobody_listens_to_a_network(tmp_path):
