@@ -39,7 +39,7 @@ def test_a_page_has_every_flag(prefix, program):
 
 def test_units_run_what_is_installed_with_variables_that_exist(prefix):
     units = sorted((prefix / "lib/systemd/system").iterdir())
-    assert [unit.name for unit in units] == ["leasehold-coordinator.service", "leasehold-generation-server@.service", "leasehold-rollout-agent@.service", "leasehold-trainer-server.service"]
+    assert [unit.name for unit in units] == ["leasehold-coordinator.service", "leasehold-generation-server@.service", "leasehold-preprocessor@.service", "leasehold-rollout-agent@.service", "leasehold-trainer-server.service"]
     for unit in units:
         text = unit.read_text()
         (program,) = re.findall(r"^ExecStart=/opt/leasehold/bin/(\S+)$", text, re.M)
