@@ -197,13 +197,15 @@ def test_machines_that_are_not_well(base_model, data, tmp_path):
         worker = call("POST", url + "/v1/workers", far)
         beat = {"epoch": worker["epoch"], "ready": False, "draining": False, "slots_busy": 0, "busy_slot_us": 0, "tokens_sampled": 0, "leases": [], "sent_us": int((time.time() + 3600) * 1e6)}
         call("POST", f"{url}/v1/workers/{worker['worker_id']}/heartbeat", beat)
-        cluster.wait_until("both are registered", lambda: {w["name"] for w in call("GET", url + "/v1/workers")["workers"]} == {"trainer", "far"})
+        call("POST", url + "/v1/workers", {**far, "name": "agent", "exactness": "foreign"})
+        cluster.wait_until("all are registered", lambda: {w["name"] for w in call("GET", url + "/v1/workers")["workers"]} == {"trainer", "far", "agent"})
         (cluster.folder / "state").rename(cluster.folder / "elsewhere")
         status, found = doctor(cluster)
         assert status == 1 and hows(found, "trainer's disk cannot be written: .*No such file") == ["fail"]
         assert hows(found, "trainer is sized for .*--fit") == ["warn"]
         assert hows(found, "far: its clock is off by (1 h 0 min|59 min)") == ["warn"]
-        assert hows(found, "far cannot be asked from here at http://127.0.0.1:1") == ["warn"]
+        assert hows(found, "far cannot be asked from here at http://127.0.0.1:1 .*; the trainer, which pushes weights there, must") == ["warn"]
+        assert hows(found, "agent cannot be asked from here at http://127.0.0.1:1 .*; those who watch it must") == ["warn"]  # it pulls
         (cluster.folder / "elsewhere").rename(cluster.folder / "state")
 
 

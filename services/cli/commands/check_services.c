@@ -158,10 +158,10 @@ static double check_sampling(struct session *s, struct findings *f, const struct
   return per_s;
 }
 
-static const char *reached_by(const char *kind) {
-  if (strcmp(kind, "trainer") == 0) return "the coordinator and the generation-servers";
-  if (strcmp(kind, "generation") == 0) return "the trainer, which pushes weights there";
-  return "whoever watches it";
+/* Rollout-agents and preprocessors pull what they need. */
+static const char *reached_by(bool trains, bool samples) {
+  if (trains) return "the coordinator and the generation-servers";
+  return samples ? "the trainer, which pushes weights there," : "those who watch it";
 }
 
 /* False: it could not be asked, or is of another version. */
@@ -183,7 +183,7 @@ static bool check_service(struct session *s, struct findings *f, const struct js
         rc != RC_OK     ? err.message
         : status == 401 || status == 403 ? "it refuses this token"
                         : "it answers otherwise",
-        reached_by(kind));
+        reached_by(trains, samples));
     buf_free(&page);
     return false;
   }
