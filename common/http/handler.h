@@ -58,6 +58,8 @@ struct http_route {
   /* NULL, or checks the object that the path names when the header has come: with another rc than RC_OK the request is
    * refused before its body is collected.  Runs on a server thread; must not wait. */
   enum rc (*admit)(struct http_request *request, void *context, struct err *err);
+  /* NULL, or writes errors as this route's clients know them, and may change the status; NULL: as status.h does. */
+  void (*write_error)(struct buf *out, int *status, const struct err *err);
   bool offload; /* the handler takes longer than some hundred microseconds: it runs on a thread of the pool */
   bool health;  /* answered also when all connections are taken: quick, small, without a body; never offloaded */
   bool early;   /* answered before http_server_open too, with a context that is NULL until then */
@@ -111,8 +113,11 @@ void http_reply_source(struct http_request *r, int status, const char *content_t
 void http_reply_json_or_fail(struct http_request *r, enum rc rc, struct buf *body, struct err *err);
 /* The text is copied. */
 void http_reply_text(struct http_request *r, int status, const char *text);
-/* The error body and the status of err->rc; Retry-After: 1 with 429 and 503, x-should-retry: false with 501. */
+/* The error body and the status of err->rc, or what the route makes of them; Retry-After: 1 with 429 and 503,
+ * x-should-retry: false with 501. */
 void http_fail(struct http_request *r, const struct err *err);
+/* Appends the body that http_fail would answer: what fails in a stream is told as an event. */
+void http_write_error(const struct http_request *r, struct buf *out, const struct err *err);
 /* Sends a file's bytes without reading it into memory. RC_NOT_FOUND answers 404 itself. */
 void http_reply_file(struct http_request *r, const char *content_type, const char *path);
 /* Adds a response header; call before the reply. */

@@ -127,11 +127,23 @@ void http_reply_text(struct http_request *r, int status, const char *text) {
   reply_give(r, status, reply_headers(r, response, "text/plain; charset=utf-8"));
 }
 
+static void write_error(const struct http_request *r, struct buf *out, int *status, const struct err *err) {
+  if (r->route != NULL && r->route->write_error != NULL)
+    r->route->write_error(out, status, err);
+  else
+    http_error_body(out, err);
+}
+
+void http_write_error(const struct http_request *r, struct buf *out, const struct err *err) {
+  int status = http_status_of(err->rc);
+  write_error(r, out, &status, err);
+}
+
 void reply_error(struct http_request *r, int status, const struct err *err) {
+  struct buf body = BUF_INIT;
+  write_error(r, &body, &status, err);
   if (err->rc == RC_IO || err->rc == RC_CORRUPT || err->rc == RC_INTERNAL || err->rc == RC_NO_MEMORY)
     log_error("http: answered %d: %s", status, err->message);
-  struct buf body = BUF_INIT;
-  http_error_body(&body, err);
   if (body.failed) { /* a constant text needs no allocation of ours */
     buf_free(&body);
     http_reply_text(r, status, "out of memory\n");

@@ -2,8 +2,8 @@
  * service's own admission.
  *
  * Runs on libmicrohttpd's thread of the connection, once, when the header is complete and before any of the body is
- * read: a refused request costs no memory for its body.  The token is judged (tokens.h) before anything tells whether
- * the path exists.  Next: request_body.c, then the handler. */
+ * read: a refused request costs no memory for its body.  The token is judged (tokens.h) before anything but the
+ * form of the error tells whether the path exists.  Next: request_body.c, then the handler. */
 #include "common/http/request_head.h"
 
 #include <stdio.h>

@@ -14,7 +14,8 @@ def met(service, operation, check, status, error):
             service in entry["services"]
             and re.fullmatch(entry["operation"], operation)
             and (entry["check"], entry["status"]) == (check, status)
-            and re.search(entry.get("field", ""), error.get("field") or "")
+            and re.search(entry.get("field", ""), error.get("field") or error.get("param") or "")
+            and re.search(entry.get("code", ""), str(error.get("code") or ""))
             and re.search(entry.get("message", ""), error.get("message") or "")
         ):
             return number

@@ -1,6 +1,6 @@
 """OpenAI's official client against a generation-server, with the calls of its own README and examples.  Runs in the environment of build/openai (test_openai.py makes it):
 
-  openai_client.py URL            prints the name of each check, and ends with 1 when one fails"""
+  openai_client.py URL LOCKED     prints the name of each check, and ends with 1 when one fails; LOCKED asks for a token"""
 import asyncio
 import sys
 import traceback
@@ -30,8 +30,8 @@ def refused(kind, field, ask, **fields):
     try:
         ask(**fields)
     except kind as error:
-        assert error.body["field"] == field, error
-        return
+        assert error.param == field and error.code and error.type and len(error.message) > 20 and error.message in str(error), error.body
+        return error
     raise AssertionError(f"{fields} was taken")
 
 
@@ -42,8 +42,8 @@ def models():
     try:
         client.models.retrieve("gpt-none")
         raise AssertionError("found")
-    except openai.NotFoundError:
-        pass
+    except openai.NotFoundError as error:
+        assert (error.code, error.param, error.type) == ("model_not_found", "model", "invalid_request_error") and "gpt-none" in error.message
 
 
 def completions():
@@ -147,14 +147,40 @@ def tool_calls_in_a_stream():
 
 
 def what_is_not_offered():
-    refused(openai.InternalServerError, "response_format", chat, response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {}}})
-    refused(openai.InternalServerError, "tool_choice", chat, tools=TOOLS, tool_choice="required")
-    refused(openai.InternalServerError, "tool_choice", chat, tools=TOOLS, tool_choice={"type": "function", "function": {"name": "weather"}})
-    refused(openai.InternalServerError, "reasoning_effort", chat, reasoning_effort="low")
-    refused(openai.UnprocessableEntityError, "top_logprobs", chat, top_logprobs=2)
-    refused(openai.UnprocessableEntityError, "who_knows", chat, extra_body={"who_knows": 1})
-    refused(openai.UnprocessableEntityError, "messages", chat, messages=[])
-    refused(openai.UnprocessableEntityError, "logit_bias", chat, logit_bias={"100000": 1})
+    refused(openai.BadRequestError, "response_format", chat, response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {}}})
+    refused(openai.BadRequestError, "tool_choice", chat, tools=TOOLS, tool_choice="required")
+    refused(openai.BadRequestError, "tool_choice", chat, tools=TOOLS, tool_choice={"type": "function", "function": {"name": "weather"}})
+    refused(openai.BadRequestError, "reasoning_effort", chat, reasoning_effort="low")
+    refused(openai.BadRequestError, "top_logprobs", chat, top_logprobs=2)
+    refused(openai.BadRequestError, "who_knows", chat, extra_body={"who_knows": 1})
+    refused(openai.BadRequestError, "messages", chat, messages=[])
+    refused(openai.BadRequestError, "logit_bias", chat, logit_bias={"100000": 1})
+
+
+def fails(kind, code, ask, **fields):
+    try:
+        ask(**fields)
+    except kind as error:
+        assert error.code == code and error.type and error.message in str(error), error.body
+        return error
+    raise AssertionError(f"no {kind.__name__} came")
+
+
+def kinds_of_errors():
+    with openai.OpenAI(base_url=sys.argv[2] + "/v1", api_key="wrong", max_retries=0) as stranger:
+        fails(openai.AuthenticationError, "invalid_api_key", stranger.models.list)
+        fails(openai.AuthenticationError, "invalid_api_key", stranger.chat.completions.create, model=MODEL, messages=ASK)
+    large = fails(openai.APIStatusError, "request_too_large", chat, user="x" * (17 << 20))
+    assert large.status_code == 413
+    many = dict(model=MODEL, prompt=["7+5="] * 32, n=128, max_tokens=60, stream=True, extra_body={"ignore_eos": True})
+    with client.completions.create(**many) as stream:
+        next(iter(stream))
+        full = fails(openai.RateLimitError, "rate_limit_exceeded", chat)
+        assert full.response.headers["retry-after"] == "1"
+    patient = client.with_options(max_retries=10)
+    assert patient.chat.completions.create(model=MODEL, messages=ASK, max_tokens=1).choices, "the client's own retries lead to an answer"
+    not_offered = fails(openai.InternalServerError, "unsupported", patient.embeddings.create, model=MODEL, input="x")
+    assert not_offered.status_code == 501
 
 
 def asynchronous():
@@ -171,7 +197,7 @@ def a_stream_that_is_left():
         next(iter(stream))
 
 
-CHECKS = (models, completions, chat_whole, chat_stream, chat_stream_helper, parts_of_content, stops, penalties, tool_calls, tool_calls_in_a_stream, what_is_not_offered, asynchronous, a_stream_that_is_left)
+CHECKS = (models, completions, chat_whole, chat_stream, chat_stream_helper, parts_of_content, stops, penalties, tool_calls, tool_calls_in_a_stream, what_is_not_offered, kinds_of_errors, asynchronous, a_stream_that_is_left)
 
 
 def main():

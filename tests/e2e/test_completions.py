@@ -261,31 +261,31 @@ def test_log_probabilities_are_raw_and_name_the_alternatives(gen):
 
 
 @pytest.mark.parametrize(
-    "status, field, body",
+    "code, field, body",
     [
-        (501, "best_of", dict(prompt="x", best_of=3)),
-        (501, "suffix", dict(prompt="x", suffix="y")),
-        (501, "response_format", dict(prompt="x", response_format={"type": "json_object"})),
-        (501, "guided_regex", dict(prompt="x", guided_regex="a*")),
-        (422, "presence_penalty", dict(prompt="x", presence_penalty=3)),
-        (422, "logit_bias", dict(prompt="x", logit_bias={"x": 1})),
-        (422, "logit_bias", dict(prompt="x", logit_bias={"50": 101})),
-        (422, "top_q", dict(prompt="x", top_q=0.9)),
-        (422, "stop", dict(prompt="x", stop=list("abcde"))),
-        (422, "stop", dict(prompt="x", stop=["a" * 1025])),
-        (422, "logprobs", dict(prompt="x", logprobs=21)),
-        (422, "max_tokens", dict(prompt="x", max_tokens=128)),
-        (422, "prompt", dict(prompt=["x"] * 257)),
-        (422, "prompt[1]", dict(prompt=["x", ""])),
-        (422, "n", dict(prompt=["x"] * 64, n=128)),
-        (422, "stream", dict(prompt="x", stream="yes")),
-        (422, "stream_options", dict(prompt="x", stream_options={})),
+        ("unsupported_parameter", "best_of", dict(prompt="x", best_of=3)),
+        ("unsupported_parameter", "suffix", dict(prompt="x", suffix="y")),
+        ("unsupported_parameter", "response_format", dict(prompt="x", response_format={"type": "json_object"})),
+        ("unsupported_parameter", "guided_regex", dict(prompt="x", guided_regex="a*")),
+        ("invalid_value", "presence_penalty", dict(prompt="x", presence_penalty=3)),
+        ("invalid_value", "logit_bias", dict(prompt="x", logit_bias={"x": 1})),
+        ("invalid_value", "logit_bias", dict(prompt="x", logit_bias={"50": 101})),
+        ("invalid_value", "top_q", dict(prompt="x", top_q=0.9)),
+        ("invalid_value", "stop", dict(prompt="x", stop=list("abcde"))),
+        ("invalid_value", "stop", dict(prompt="x", stop=["a" * 1025])),
+        ("invalid_value", "logprobs", dict(prompt="x", logprobs=21)),
+        ("invalid_value", "max_tokens", dict(prompt="x", max_tokens=128)),
+        ("invalid_value", "prompt", dict(prompt=["x"] * 257)),
+        ("invalid_value", "prompt[1]", dict(prompt=["x", ""])),
+        ("invalid_value", "n", dict(prompt=["x"] * 64, n=128)),
+        ("invalid_value", "stream", dict(prompt="x", stream="yes")),
+        ("invalid_value", "stream_options", dict(prompt="x", stream_options={})),
     ],
 )
-def test_what_is_not_offered_is_refused_before_a_stream_begins(gen, status, field, body):
+def test_what_is_not_offered_is_refused_before_a_stream_begins(gen, code, field, body):
     for stream in ({}, {"stream": True}) if field not in ("stream", "stream_options") else ({},):
-        error = refused(gen, status, **{**body, **stream})
-        assert error["field"] == field and len(error["message"]) > 20, error
+        error = refused(gen, 400, **{**body, **stream})
+        assert (error["code"], error["param"]) == (code, field) and len(error["message"]) > 20, error
 
 
 # --- readers ---

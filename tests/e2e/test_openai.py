@@ -44,7 +44,9 @@ def gen(base_model, tmp_path_factory):
     (model / "tokenizer.json").write_text(json.dumps(tokenizer))
     (model / "chat_template.jinja").write_text(TEMPLATE)
     with Standalone(folder) as alone:
-        yield alone.start("gen", "generation-server", ["--model", model, "--slots", 8, "--log-level", "warn"])
+        server = alone.start("gen", "generation-server", ["--model", model, "--slots", 8, "--log-level", "warn"])
+        server.locked = alone.start("locked", "generation-server", ["--model", model, "--slots", 1, "--auth-token", "secret"])
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +74,9 @@ def at_rest(server):
 
 
 def test_the_official_client_gets_what_it_asks_for(gen, python):
-    done = subprocess.run([python, HERE / "openai_client.py", gen.url], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([python, HERE / "openai_client.py", gen.url, gen.locked.url], capture_output=True, text=True, timeout=300)
     print(done.stdout, done.stderr)
-    assert done.returncode == 0 and done.stdout.count("ok ") == 13
+    assert done.returncode == 0 and done.stdout.count("ok ") == 14
     wait_until("the server is at rest", lambda: at_rest(gen))
 
 
@@ -193,7 +195,8 @@ def test_a_chat_without_a_limit_goes_to_the_end_of_the_context(gen):
 @pytest.mark.parametrize("field", ["guided_json", "functions", "audio", "documents", "chat_template", "bad_words", "prompt_logprobs"])
 def test_what_is_not_offered_is_refused_by_its_name(gen, field):
     status, _, content = exchange("POST", gen.url + CHAT, {"messages": ASK, field: "x"})
-    assert status == 501 and json.loads(content)["error"]["field"] == field
+    error = json.loads(content)["error"]
+    assert status == 400 and (error["code"], error["param"]) == ("unsupported_parameter", field)
     status, _, _ = exchange("POST", gen.url + CHAT, {"messages": ASK, field: None, "max_tokens": 1})
     assert status == 200
 

@@ -14,7 +14,6 @@
 #include "common/base/log.h"
 #include "common/base/metrics.h"
 #include "common/base/queue.h"
-#include "common/http/status.h"
 
 enum {
   STREAM_NAP_MS = 1000,
@@ -183,7 +182,7 @@ static void end_stream(struct streamer *t, struct generate_call *call) {
   json_writer_init(&w, &t->out);
   const size_t empty = t->out.len;
   if (err.rc != RC_OK)
-    http_error_body(&t->out, &err);
+    http_write_error(request, &t->out, &err);
   else
     call->shape->tail(call, &w);
   buf_puts(&t->out, t->out.len == empty ? "[DONE]\n\n" : "\n\ndata: [DONE]\n\n");

@@ -122,12 +122,12 @@ static void completions_answer_in_their_shape(void **state) {
   assert_says(text, "\"prompt_tokens\":2");
   free(text);
   assert_int_equal(status_of(server, "POST", "/v1/completions", "{\"prompt\":[1],\"stream\":true}"), 200);
-  assert_int_equal(status_of(server, "POST", "/v1/completions", "{\"prompt\":\"x\"}"), 501); /* no tokenizer */
-  assert_int_equal(status_of(server, "POST", "/v1/completions", "{\"prompt\":[1],\"stop\":[\"x\"]}"), 501);
-  assert_int_equal(status_of(server, "POST", "/v1/completions", "{\"prompt\":[1],\"echo\":true}"), 501);
-  assert_int_equal(status_of(server, "POST", "/v1/completions", "{\"prompt\":[1,\"x\"]}"), 422);
-  assert_int_equal(status_of(server, "POST", "/v1/completions", "{\"prompt\":[]}"), 422);
-  assert_int_equal(status_of(server, "POST", "/v1/completions", "{}"), 422);
+  assert_int_equal(status_of(server, "POST", "/v1/completions", "{\"prompt\":\"x\"}"), 400); /* no tokenizer */
+  assert_int_equal(status_of(server, "POST", "/v1/completions", "{\"prompt\":[1],\"stop\":[\"x\"]}"), 400);
+  assert_int_equal(status_of(server, "POST", "/v1/completions", "{\"prompt\":[1],\"echo\":true}"), 400);
+  assert_int_equal(status_of(server, "POST", "/v1/completions", "{\"prompt\":[1,\"x\"]}"), 400);
+  assert_int_equal(status_of(server, "POST", "/v1/completions", "{\"prompt\":[]}"), 400);
+  assert_int_equal(status_of(server, "POST", "/v1/completions", "{}"), 400);
 }
 
 static void health_and_model_answer(void **state) {

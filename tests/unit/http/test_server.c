@@ -94,6 +94,25 @@ static void handle_unoffered(struct http_request *r, void *context) {
   http_fail(r, &err);
 }
 
+/* The errors of a route whose clients know another form. */
+static void write_teapot(struct buf *out, int *status, const struct err *err) {
+  *status = 418;
+  buf_printf(out, "{\"teapot\":\"%s\"}", err->message);
+}
+
+static void handle_event(struct http_request *r, void *context) {
+  (void)context;
+  struct err err;
+  struct buf event = BUF_INIT;
+  err_set(&err, RC_FULL, NULL, "full in the middle");
+  http_stream_begin(r, 200, "text/event-stream");
+  buf_puts(&event, "data: ");
+  http_write_error(r, &event, &err);
+  assert_int_equal(http_stream_write(r, event.data, event.len), RC_OK);
+  http_stream_end(r);
+  buf_free(&event);
+}
+
 static const struct http_route routes[] = {
     {.method = "GET", .path = "/v1/runs/latest", .handler = handle_query},
     {.method = "GET", .path = "/v1/runs/{id}", .handler = handle_run},
@@ -103,6 +122,13 @@ static const struct http_route routes[] = {
     {.method = "POST", .path = "/v1/json", .handler = handle_json},
     {.method = "GET", .path = "/v1/full", .handler = handle_full},
     {.method = "GET", .path = "/v1/unoffered", .handler = handle_unoffered},
+    {.method = "POST",
+     .path = "/v1/teapot",
+     .handler = handle_unoffered,
+     .write_error = write_teapot,
+     .body_bytes_max = 9},
+    {.method = "GET", .path = "/v1/teapot/event", .handler = handle_event, .write_error = write_teapot},
+    {.method = "GET", .path = "/v1/event", .handler = handle_event},
     {.method = "GET", .path = "/v1/silent", .handler = handle_silent},
     {.method = "GET", .path = "/v1/work/{id}", .handler = handle_run, .roles = HTTP_WORKER | HTTP_TRAINER},
     {.method = "GET", .path = "/v1/file", .handler = handle_file},
@@ -176,6 +202,16 @@ static void test_targets_in_absolute_form(void **state) {
 static void test_what_is_not_offered_need_not_be_asked_for_again(void **state) {
   (void)state;
   expect_answer(port, "GET /v1/unoffered", "", 501, "x-should-retry: false\r\n");
+}
+
+/* Its handler's errors, those that come before its handler, and those within a stream. */
+static void test_a_route_tells_its_errors_in_its_own_form(void **state) {
+  (void)state;
+  expect_answer(port, "POST /v1/teapot", "Content-Length: 0\r\n", 418, "{\"teapot\":\"not here\"}");
+  expect_answer(port, "POST /v1/teapot", "Content-Length: 3000000\r\n", 418, "{\"teapot\":\"a body of at most 9 bytes");
+  expect_answer(port, "GET /v1/teapot/event", "", 200, "data: {\"teapot\":\"full in the middle\"}");
+  expect_answer(port, "GET /v1/event", "", 200, "data: {\"error\":{\"code\":\"full\",");
+  expect_answer(port, "GET /v1/teapot", "", 405, "\"code\":\"unsupported\"");
 }
 
 static void test_query(void **state) {
@@ -478,6 +514,7 @@ int main(void) {
       cmocka_unit_test(test_unknown_paths),
       cmocka_unit_test(test_wrong_method),
       cmocka_unit_test(test_what_is_not_offered_need_not_be_asked_for_again),
+      cmocka_unit_test(test_a_route_tells_its_errors_in_its_own_form),
       cmocka_unit_test(test_malformed_targets),
       cmocka_unit_test(test_targets_in_absolute_form),
       cmocka_unit_test(test_query),
