@@ -272,8 +272,9 @@ $(BUILD)/tests/tokenizer_answers: $(call OBJ,tests/golden/tokenizer/answers.c) $
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $^ -o $@ $(call LINK_SYS,model) $(LDLIBS)
 
-manifests: all mpi ## hold the Kubernetes manifests to the services (SCHEMAS=1: and to Kubernetes' schemas, by pip, into build/)
+manifests: all mpi ## hold the Kubernetes manifests to the services, and start what they start (SCHEMAS=1: and to Kubernetes' schemas, by pip, into build/)
 	@$(PYTHON) tests/kubernetes/check $(if $(SCHEMAS),--schemas)
+	@$(PYTHON) tests/kubernetes/start
 
 tokenizers: $(BUILD)/tests/tokenizer_answers ## compare ids with the tokenizers package on drawn strings, family by family (by pip, into build/; STRINGS=n, SEED=n)
 	@tests/golden/tokenizer/compare --strings $(or $(STRINGS),20000) --seed $(or $(SEED),1)

@@ -43,8 +43,8 @@ class Refusal(Exception):
 
 
 class ForeignEngine:
-    def __init__(self, backend_url, folder, checksums=True, port=0):
-        self.backend = backend_url
+    def __init__(self, backend_url, folder, checksums=True, port=0, host="127.0.0.1"):
+        self.backend, self.host = backend_url, host
         self.first = pathlib.Path(folder)
         self.version = FIRST_VERSION
         self.checksums = checksums
@@ -92,9 +92,9 @@ class ForeignEngine:
             allow_reuse_address = True
             request_queue_size = 64
 
-        self.server = Server(("127.0.0.1", port), Handler)
+        self.server = Server((self.host, port), Handler)
         self.port = self.server.server_address[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http://{self.host}:{self.port}"
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True)
         self.thread.start()
 

@@ -42,9 +42,11 @@ class Engine:
 
     def start(self, *flags):
         """The answer of the route that tells that it serves."""
+        return self.launch([*self.command(self.port), *flags], {**os.environ, **self.settings})
+
+    def launch(self, command, environment):
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen([str(part) for part in [*self.command(self.port), *flags]], env={**os.environ, **self.settings}, stdout=log, stderr=log,
-                                            start_new_session=True)
+            self.process = subprocess.Popen([str(part) for part in command], env=environment, stdout=log, stderr=log, start_new_session=True)
         until = time.monotonic() + START_SECONDS
         while True:
             try:
@@ -67,7 +69,7 @@ class Pool(Cluster):
     def __init__(self, folder, base, engine, *flags):
         super().__init__(folder, base)
         self.agent = self.start("agent", "rollout-agent", ["--coordinator", self.coordinator.url, "--name", "agent", "--engine", engine.wire, "--engine-url", engine.url,
-                                                           "--engine-model", "base", "--weights-dir", self.folder / "versions", "--slots", 8, *flags])
+                                                           "--engine-model", "base", "--weights-dir", self.folder / "versions", "--slots", 8, *flags])  # the last of a flag holds
 
 
 def make_base(folder):
