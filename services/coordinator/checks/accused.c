@@ -24,12 +24,12 @@ enum rc checked_add(struct core *c, int64_t run, int64_t round, int64_t worker, 
                     struct err *err) {
   return store_exec(
       c->store, err,
-      "INSERT INTO checked (run, round, name, held, refused, older_tokens, older_distance) SELECT ?1, ?2, name, ?4, "
-      "?5, ?6, ?7 FROM workers WHERE id = ?3 ON CONFLICT DO UPDATE SET held = held + excluded.held, refused = "
-      "refused + excluded.refused, older_tokens = older_tokens + excluded.older_tokens, older_distance = "
-      "older_distance + excluded.older_distance",
+      "INSERT INTO checked (run, round, name, held, refused, older_tokens, older_distance, older_lags) SELECT ?1, ?2, "
+      "name, ?4, ?5, ?6, ?7, ?8 FROM workers WHERE id = ?3 ON CONFLICT DO UPDATE SET held = held + excluded.held, "
+      "refused = refused + excluded.refused, older_tokens = older_tokens + excluded.older_tokens, older_distance = "
+      "older_distance + excluded.older_distance, older_lags = older_lags + excluded.older_lags",
       BINDS(b_int(run), b_int(round), b_int(worker), b_int(n->held), b_int(n->refused), b_int(n->older.tokens),
-            b_real(n->older.distance)));
+            b_real(n->older.distance), b_int(n->older.lags)));
 }
 
 void accused_add(struct accused *a, const char *name, const char *detail) {

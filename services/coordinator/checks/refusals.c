@@ -20,6 +20,7 @@ struct drawer {
   int64_t worker;
   char name[LIMIT_NAME_MAX];
   bool accused; /* of what it sent; else that is inexact */
+  struct older_tokens others; /* by which that was decided; none where the sample promised nothing */
 };
 
 static enum rc drawer_look(struct core *c, int64_t run, const struct refused_sample *r, struct drawer *out,
@@ -41,20 +42,21 @@ static enum rc drawer_look(struct core *c, int64_t run, const struct refused_sam
 /* One exact token tells; past a bound, what others of the step are off by. */
 static enum rc drawer_accuse(struct core *c, const struct refusals *m, const struct refused_sample *r, struct drawer *d,
                              struct err *err) {
-  struct older_tokens others = {0};
   struct rows q;
   bool row = false;
   d->accused = r->promised && (r->why->reason == REFUSED_TOKEN || r->why->reason == REFUSED_LOGPROB);
   if (!r->promised || d->accused) return RC_OK;
   enum rc rc =
       store_query(c->store, &q, err,
-                  "SELECT sum(older_tokens), sum(older_distance) FROM checked WHERE run = ?1 AND round = ?2 AND name "
-                  "<> ?3",
+                  "SELECT sum(older_tokens), sum(older_lags), sum(older_distance) FROM checked WHERE run = ?1 AND "
+                  "round = ?2 AND name <> ?3",
                   BINDS(b_int(m->run), b_int(m->round), b_text(d->name)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
-  if (rc == RC_OK && row) others = (struct older_tokens){rows_int(&q, 0), rows_real(&q, 1)};
+  if (rc == RC_OK && row)
+    d->others = (struct older_tokens){
+        .tokens = rows_int(&q, 0), .lags = rows_int(&q, 1), .distance = rows_real(&q, 2)};
   rows_end(&q);
-  d->accused = verdict_is_calm(&others);
+  d->accused = verdict_is_calm(&d->others, r->lag);
   return rc;
 }
 
@@ -97,6 +99,21 @@ static void evidence(char *out, size_t size, const struct refusals *m, const str
                (double)why->logprob);
       return;
   }
+}
+
+/* Why a sample past a bound accuses nobody, behind its evidence. */
+static void excuse(char *out, size_t size, const struct refused_sample *r, const struct drawer *d) {
+  const size_t told = strlen(out);
+  out += told;
+  size -= told;
+  if (d->others.tokens < VERDICT_CALM_TOKENS)
+    snprintf(out, size, "; nobody is accused: %" PRId64 " older tokens of others in the step cannot tell",
+             d->others.tokens);
+  else
+    snprintf(out, size,
+             "; nobody is accused: the policy moves so fast that %" PRId64
+             " older tokens of others, %" PRId64 " versions behind as it was, would be %.3g off",
+             d->others.tokens, r->lag, verdict_distance(&d->others, r->lag));
 }
 
 /* ---- a batch ---- */
@@ -151,6 +168,7 @@ static enum rc samples_settle(struct core *c, const struct refusals *m, const st
     char detail[ACCUSED_DETAIL_MAX];
     if (!has_left(l, r)) continue; /* it had before */
     evidence(detail, sizeof detail, m, r, d);
+    if (!d->accused && r->promised) excuse(detail, sizeof detail, r, d);
     if (!d->accused) { /* a group's first is told of: where the policy has moved far, all of them are so */
       if (i == 0 || !same_group(r, r - 1)) rc = inexact(c, m, r, detail, err);
       continue;

@@ -22,6 +22,7 @@
 struct refused_sample {
   int64_t round, group, sample;
   bool promised;        /* by all who drew of it: equal bits */
+  int64_t lag;          /* of its oldest token */
   int32_t tokens;       /* trained ones */
   int32_t given;        /* at the refusal's position: the token that was sent */
   float given_logprob;  /* and what was recorded for it */

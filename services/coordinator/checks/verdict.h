@@ -28,15 +28,21 @@
 #define VERDICT_LAG_DRAWS_MOST 0.3
 
 /* Past these bounds is a lie, or a policy that has moved so far since that no step can learn from the sample.  The
- * step's other samples tell: their older tokens, which were as far behind.  Only where so many of others' are at most
- * so far off, in the mean, who sent the sample is accused; else it is left out, and that is all. */
+ * step's other samples tell, by their older tokens.  Only where there are so many of others', and none of them would be
+ * more than so far off in the mean, had it been as many versions behind as the sample, who sent the sample is accused;
+ * else it is left out, and that is all.  A policy that moves on evenly is twice as far off after twice as many
+ * versions, so tokens of the last version say little about a sample that a server has held for ten. */
 #define VERDICT_CALM_TOKENS 64
 #define VERDICT_CALM_MOST 0.1
 struct older_tokens {
   int64_t tokens;
+  int64_t lags;    /* versions that came since the newest of a sample's tokens was drawn, at least 1; the sum */
   double distance; /* |log p(sampler) - log p(trainer)|, the sum */
 };
-bool verdict_is_calm(const struct older_tokens *others);
+/* What others' tokens would be off by in the mean, lag versions behind; as far off as they are where that is less than
+ * they are behind.  NaN: no tokens. */
+double verdict_distance(const struct older_tokens *others, int64_t lag);
+bool verdict_is_calm(const struct older_tokens *others, int64_t lag);
 
 struct checked_sample {
   bool promised;      /* equality: by the worker's kernels and by the trainer's */

@@ -26,16 +26,18 @@ static enum rc sources_read(struct batch_sources *out, const struct built_batch 
       "SELECT x.round, x.group_ordinal, x.sample, x.worker, EXISTS (SELECT 1 FROM workers t WHERE t.id = ?4 AND "
       "t.exactness = ?5 AND NOT EXISTS (SELECT 1 FROM workers w WHERE (w.id = x.worker OR w.id IN (SELECT h.worker "
       "FROM handed_back h WHERE h.run = x.run AND h.round = x.round AND h.group_ordinal = x.group_ordinal AND h.sample "
-      "= x.sample)) AND (w.exactness <> ?5 OR w.device <> t.device))) FROM groups g INDEXED BY groups_batch CROSS JOIN "
-      "samples x ON x.run = g.run AND x.round = g.round AND x.group_ordinal = g.ordinal WHERE g.run = ?1 AND "
-      "g.trained_in = ?2 AND g.batch = ?3 ORDER BY x.round, x.group_ordinal, x.sample",
+      "= x.sample)) AND (w.exactness <> ?5 OR w.device <> t.device))), x.version_first, x.version_last FROM groups g "
+      "INDEXED BY groups_batch CROSS JOIN samples x ON x.run = g.run AND x.round = g.round AND x.group_ordinal = "
+      "g.ordinal WHERE g.run = ?1 AND g.trained_in = ?2 AND g.batch = ?3 ORDER BY x.round, x.group_ordinal, x.sample",
       BINDS(b_int(key->run), b_int(key->round), b_int(key->number), b_int(key->trainer), b_int(WORKER_INVARIANT)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row && n < b->sample_count)
     out->items[n++] = (struct sample_source){.round = rows_int(&q, 0),
                                              .group = rows_int(&q, 1),
                                              .sample = rows_int(&q, 2),
                                              .worker = rows_int(&q, 3),
-                                             .promised = rows_int(&q, 4) != 0};
+                                             .promised = rows_int(&q, 4) != 0,
+                                             .version_first = rows_int(&q, 5),
+                                             .version_last = rows_int(&q, 6)};
   rows_end(&q);
   if (rc != RC_OK || n == b->sample_count) return rc;
   return err_set(err, RC_CORRUPT, NULL, "batch %s has %zu samples, of %zu somebody is known to have drawn them",
@@ -112,6 +114,7 @@ static enum rc group_sift(struct refusals *found, const struct built_batch *b, c
                                  .group = source->group,
                                  .sample = source->sample,
                                  .promised = source->promised,
+                                 .lag = b->message.version - source->version_first,
                                  .tokens = (int32_t)b->behaviour[at + i].count,
                                  .why = why};
     ++*refused;
@@ -143,11 +146,13 @@ void batch_verify_older(struct refusals *found, const struct built_batch *b, con
   for (size_t g = 0, at = 0; g < b->message.group_count; g++) {
     for (size_t i = 0; i < b->message.groups[g].sample_count; i++, at++) {
       const int32_t from = b->message.groups[g].samples[i].exact_from;
+      const int64_t lag = b->message.version - sources->items[at].version_last;
       struct older_tokens *older = from > 0 ? &held_of(found, sources->items[at].worker)->older : NULL;
       for (int32_t t = 0; t < from; t++) {
         const double d = fabs((double)b->behaviour[at].items[t] - (double)answer->samples[at].logprobs.items[t]);
         if (!isfinite(d)) continue;
         older->tokens++;
+        older->lags += lag > 1 ? lag : 1;
         older->distance += d;
       }
     }

@@ -22,6 +22,7 @@ struct sample_source {
   int64_t round, group, sample;
   int64_t worker; /* that ended it */
   bool promised;  /* all who drew of it promise the trainer's bits */
+  int64_t version_first, version_last; /* of its tokens */
 };
 struct batch_sources {
   struct sample_source *items; /* [the batch's samples]; NULL: it is not verified */

@@ -436,6 +436,9 @@ static const char *const steps[] = {
     "  work_us INTEGER, dispatch_ms INTEGER, dispatch_window_ms INTEGER, training_ms INTEGER) STRICT;"
     "CREATE TABLE settled_contributions (run INTEGER NOT NULL REFERENCES runs (id), worker INTEGER NOT NULL,"
     "  samples INTEGER NOT NULL, tokens INTEGER NOT NULL, PRIMARY KEY (run, worker)) STRICT, WITHOUT ROWID;",
+    /* 29: how many versions behind checked.older_tokens were, a sum (checks/verdict.h).  0 in older rows: of a step
+     * that was begun by an older coordinator nobody is accused by these tokens. */
+    "ALTER TABLE checked ADD COLUMN older_lags INTEGER NOT NULL DEFAULT 0;",
 };
 
 int migrations_newest(void) { return (int)(sizeof steps / sizeof steps[0]); }
