@@ -1,5 +1,5 @@
-/* Preloaded, it shows a process a machine's clock that somebody has set: CLOCK_REALTIME by CLOCK_SET_S seconds off, back
- * or ahead.  CLOCK_MONOTONIC and all waits stay as they are. */
+/* Preloaded, it shows a process a machine's clock that somebody has set: CLOCK_REALTIME by CLOCK_SET_S seconds off,
+ * back or ahead.  CLOCK_MONOTONIC and all waits stay as they are. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <sys/syscall.h>
