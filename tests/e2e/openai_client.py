@@ -183,6 +183,23 @@ def kinds_of_errors():
     assert not_offered.status_code == 501
 
 
+def lengths():
+    short = chat(max_completion_tokens=3, extra_body={"ignore_eos": True})
+    assert short.usage.completion_tokens == 3, "max_completion_tokens wins over max_tokens"
+    context = client.models.retrieve(MODEL).max_model_len
+    cut = chat(max_tokens=context, extra_body={"ignore_eos": True})
+    assert cut.usage.total_tokens == context and cut.choices[0].finish_reason == "length"
+    refused(openai.BadRequestError, "max_completion_tokens", chat, max_completion_tokens=context + 1)
+    refused(openai.BadRequestError, "max_tokens", chat, max_tokens=0)
+    for stream in (False, True):
+        for more in ("1" * context, "1" * 300000):
+            error = refused(openai.BadRequestError, "messages", chat, messages=[{"role": "user", "content": more}], stream=stream)
+            # By these two agents know that they must shorten their conversation.
+            assert error.code == "context_length_exceeded" and f"This model's maximum context length is {context} tokens" in error.message and "prompt is too long" in error.message, error.body
+    scored = client.completions.create(model=MODEL, prompt="7+5=", max_tokens=0, echo=True, logprobs=1)
+    assert scored.choices[0].text == "7+5=" and len(scored.choices[0].logprobs.token_logprobs) == 4 and scored.usage.completion_tokens == 0
+
+
 def asynchronous():
     async def ask():
         async with openai.AsyncOpenAI(base_url=URL, api_key="none", max_retries=0) as client:
@@ -197,7 +214,7 @@ def a_stream_that_is_left():
         next(iter(stream))
 
 
-CHECKS = (models, completions, chat_whole, chat_stream, chat_stream_helper, parts_of_content, stops, penalties, tool_calls, tool_calls_in_a_stream, what_is_not_offered, kinds_of_errors, asynchronous, a_stream_that_is_left)
+CHECKS = (models, completions, chat_whole, chat_stream, chat_stream_helper, parts_of_content, stops, penalties, tool_calls, tool_calls_in_a_stream, what_is_not_offered, kinds_of_errors, lengths, asynchronous, a_stream_that_is_left)
 
 
 def main():

@@ -274,7 +274,11 @@ def test_log_probabilities_are_raw_and_name_the_alternatives(gen):
         ("invalid_value", "stop", dict(prompt="x", stop=list("abcde"))),
         ("invalid_value", "stop", dict(prompt="x", stop=["a" * 1025])),
         ("invalid_value", "logprobs", dict(prompt="x", logprobs=21)),
-        ("invalid_value", "max_tokens", dict(prompt="x", max_tokens=128)),
+        ("invalid_value", "max_tokens", dict(prompt="x", max_tokens=129)),
+        ("invalid_value", "max_tokens", dict(prompt="x", max_tokens=0)),
+        ("context_length_exceeded", "prompt", dict(prompt="1" * 128)),
+        ("context_length_exceeded", "prompt", dict(prompt="1" * 200000)),
+        ("context_length_exceeded", "prompt", dict(prompt=["x", "1" * 128])),
         ("invalid_value", "prompt", dict(prompt=["x"] * 257)),
         ("invalid_value", "prompt[1]", dict(prompt=["x", ""])),
         ("invalid_value", "n", dict(prompt=["x"] * 64, n=128)),
@@ -286,6 +290,40 @@ def test_what_is_not_offered_is_refused_before_a_stream_begins(gen, code, field,
     for stream in ({}, {"stream": True}) if field not in ("stream", "stream_options") else ({},):
         error = refused(gen, 400, **{**body, **stream})
         assert (error["code"], error["param"]) == (code, field) and len(error["message"]) > 20, error
+
+
+# --- lengths ---
+
+
+def test_a_length_that_the_context_has_not_left_is_cut_to_what_it_has(gen):
+    """As vLLM 0.32 does; before, evaluations with a usual length got no answer to their longest prompts."""
+    body = dict(prompt="1" * 120, ignore_eos=True, seed=5, return_token_ids=True)
+    exact = whole(gen, **body, max_tokens=8)
+    for length in (9, 100, 128):
+        cut = whole(gen, **body, max_tokens=length)
+        assert (cut["choices"], cut["usage"]) == (exact["choices"], exact["usage"]) and cut["choices"][0]["finish_reason"] == "length"
+    several = whole(gen, **{**body, "prompt": ["1" * 120, "1" * 126]}, max_tokens=128)["choices"]
+    assert [len(choice["token_ids"]) for choice in several] == [8, 2]
+    assert "maximum context length is 128 tokens" in refused(gen, 400, prompt="1" * 128)["message"]
+
+
+@pytest.mark.parametrize("more", [{}, {"logprobs": 1}, {"logprobs": 0, "n": 2}, {"stop": "1"}, {"logit_bias": {"256": 100}}, {"return_token_ids": True}])
+def test_no_tokens_with_echo_tell_the_prompt_alone(gen, more):
+    """How evaluations ask OpenAI for the log-probabilities of a text."""
+    body = dict(prompt=[PROMPT, "11"], echo=True, temperature=0, **more)
+    one = whole(gen, **body, max_tokens=1)
+    none = whole(gen, **body, max_tokens=0)
+    n = more.get("n", 1)
+    assert [choice["text"] for choice in none["choices"]] == [PROMPT] * n + ["11"] * n
+    assert none["usage"] == {"prompt_tokens": len(PROMPT) + 2, "completion_tokens": 0, "total_tokens": len(PROMPT) + 2}
+    for choice, other in zip(none["choices"], one["choices"], strict=True):
+        assert choice["finish_reason"] == "length" and choice["stop_reason"] is None and choice.get("token_ids", []) == []
+        if "logprobs" in more:
+            rows = {key: value and value[:-1] for key, value in other["logprobs"].items()}
+            assert choice["logprobs"] == rows and len(rows["tokens"]) == len(choice["text"])
+    told = streamed(gen, **body, max_tokens=0)["choices"]
+    for choice, other in zip(told, none["choices"], strict=True):
+        assert (choice["text"], choice["finish_reason"]) == (other["text"], "length")
 
 
 # --- readers ---

@@ -62,10 +62,16 @@ def test_a_request_that_vllm_wrote_out_is_taken(gen):
         assert exchange("POST", gen.url + "/inference/v1/generate", {**rendered, "sampling_params": {**sampling, name: value}})[0] == 400, name
 
 
-def test_a_length_of_null_is_what_there_is_room_for(gen):
+def test_a_length_of_null_or_none_or_too_much_is_what_there_is_room_for(gen):
     params = {"temperature": 0, "ignore_eos": True}
     assert len(generate(gen, sampling_params={**params, "max_tokens": None})["choices"][0]["token_ids"]) == 128 - len(PROMPT)
-    assert len(generate(gen, sampling_params=params)["choices"][0]["token_ids"]) == 16
+    assert len(generate(gen, sampling_params=params)["choices"][0]["token_ids"]) == 128 - len(PROMPT)
+    for length in (128 - len(PROMPT) + 1, 128, 5000):
+        cut = generate(gen, sampling_params={**params, "max_tokens": length})
+        assert len(cut["choices"][0]["token_ids"]) == 128 - len(PROMPT) and cut["choices"][0]["finish_reason"] == "length"
+    status, _, content = exchange("POST", gen.url + "/inference/v1/generate", {"token_ids": [49] * 128})
+    error = json.loads(content)["error"]
+    assert status == 400 and (error["code"], error["param"]) == ("context_length_exceeded", "token_ids")
 
 
 def test_an_answer_says_what_stopped_it(gen):

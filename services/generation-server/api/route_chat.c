@@ -20,6 +20,6 @@ void handle_chat(struct http_request *r, void *context) {
   if (rc == RC_OK) rc = loaded ? chat_prompt_encode(&prompt.ids, &chat, loaded, http_arena(r), &err) : err.rc;
   if (rc == RC_OK) rc = requests_submit(s->requests, r, &p, &err);
   if (rc == RC_OK) return;
-  chat_request_name_field(&err);
+  chat_request_name_field(&p, &err);
   http_fail(r, &err);
 }

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "services/generation-server/requests/room.h"
+
 /* The texts of a content's parts, put together. */
 static enum rc join_parts(struct chat_message *out, const struct json *parts, size_t index, struct arena *arena,
                           struct err *err) {
@@ -98,6 +100,10 @@ enum rc chat_prompt_encode(struct json_i32s *out, const struct chat_prompt *prom
       memcpy(out->items, ids.items, ids.count * sizeof *ids.items);
     else
       rc = err_set(err, RC_NO_MEMORY, "messages", "a prompt of %zu ids was refused its memory", ids.count);
+  }
+  if (rc == RC_TOO_LARGE && err) {
+    const struct err of_tokenizer = *err;
+    room_refuse(loaded, "messages", of_tokenizer.message, err);
   }
   if (rc != RC_OK && err && (!err->field[0] || strcmp(err->field, "text") == 0))
     snprintf(err->field, sizeof err->field, "messages");

@@ -55,7 +55,7 @@ static size_t find_stop(struct choice *c, const struct buf *text, size_t *used) 
 
 enum rc choice_scan(struct choice *c, struct choice_scratch *m, struct err *err) {
   const bool over = atomic_load_explicit(&c->sample->over, memory_order_acquire); /* before shown: then that is final */
-  const int32_t shown = atomic_load_explicit(&c->sample->shown, memory_order_acquire);
+  const int32_t shown = c->only_prompt ? 0 : atomic_load_explicit(&c->sample->shown, memory_order_acquire);
   for (; c->scanned < shown && !c->stopped; c->scanned++) {
     size_t used;
     buf_clear(&m->text);
@@ -73,7 +73,10 @@ enum rc choice_scan(struct choice *c, struct choice_scratch *m, struct err *err)
   return RC_OK;
 }
 
-enum finish_reason choice_finish(const struct choice *c) { return c->stopped ? FINISH_STOP : c->sample->finish; }
+enum finish_reason choice_finish(const struct choice *c) {
+  if (c->only_prompt && c->sample->finish != FINISH_ABORT) return FINISH_LENGTH;
+  return c->stopped ? FINISH_STOP : c->sample->finish;
+}
 
 /* --- characters --- */
 

@@ -31,6 +31,7 @@ struct choice {
   bool drops_end;     /* the text ends before the token that ended the sample, as before a stop text */
   bool shows_special; /* the text has special tokens */
   bool ignores_eos;   /* the model's end-of-text ids end it only where they were asked for */
+  bool only_prompt;   /* the prefix alone is told, and no token */
   bool awaits_token;  /* nothing is told, the prefix neither, before the first token */
 
   /* How far it has been scanned. */

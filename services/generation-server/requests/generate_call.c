@@ -11,6 +11,7 @@
 
 #include "common/base/clock.h"
 #include "common/wire/fields.h"
+#include "services/generation-server/requests/room.h"
 
 enum { STOP_IDS_MAX = 2 * LIMIT_STOP_TOKENS + LIMIT_STOP_TEXTS };
 
@@ -34,6 +35,23 @@ static enum rc encode_prompt(const struct generate_prompt *prompt, const struct 
                                  err);
 }
 
+/* Of a shape whose lengths are cut to the context: a prompt may have all of it but one token, and a wish all. */
+static enum rc check_room(enum rc encoded, int32_t prompt_count, const struct generate_params *p,
+                          const struct loaded_model *loaded, struct err *err) {
+  const int64_t room = room_of(loaded);
+  char why[ERR_MESSAGE_MAX];
+  if (!p->cuts_to_room || (encoded != RC_OK && encoded != RC_TOO_LARGE)) return encoded;
+  if (encoded == RC_OK && !p->cuts_any && p->max_new_tokens > room)
+    return err_set(err, RC_INVALID, "max_new_tokens", "expected at most %lld new tokens, the whole context, got %d",
+                   (long long)room, p->max_new_tokens);
+  if (encoded == RC_OK && prompt_count < room) return RC_OK;
+  if (encoded == RC_OK)
+    snprintf(why, sizeof why, "it has %d tokens, and an answer needs room for one more", prompt_count);
+  else
+    snprintf(why, sizeof why, "%s", err ? err->message : "");
+  return room_refuse(loaded, "input_ids", why, err);
+}
+
 /* A text does not show special tokens, so a stop text that names one is looked for by its id. */
 static int stop_ids_of(int32_t ids[STOP_IDS_MAX], const struct generate_params *p, const struct loaded_model *loaded) {
   int count = 0;
@@ -49,18 +67,13 @@ static int stop_ids_of(int32_t ids[STOP_IDS_MAX], const struct generate_params *
   return count;
 }
 
-/* As many tokens as context and pages have room for behind the prompt. */
-static int32_t room_behind(int32_t prompt_count, const struct loaded_model *loaded) {
-  const struct kv_cache *kv = engine_kv(loaded->engine);
-  const int64_t pool = (int64_t)kv_pages_total(kv) * kv_page_tokens(kv), context = loaded->model->context_max;
-  const int64_t room = (pool < context ? pool : context) - prompt_count;
-  return (int32_t)(room < 1 ? 1 : room > LIMIT_NEW_TOKENS ? LIMIT_NEW_TOKENS : room);
-}
-
-static int32_t max_new_of(const struct generate_params *p, int32_t prompt_count, const struct loaded_model *loaded) {
-  const int32_t room = room_behind(prompt_count, loaded);
-  const bool asked = p->max_new_tokens > 0;
-  return asked && (p->max_new_tokens < room || !p->max_new_is_cut) ? p->max_new_tokens : room;
+/* As many tokens as the client asks for; or as there is room for behind the prompt, where it leaves that open or asks
+ * for more of a shape that cuts. */
+static int32_t new_tokens(const struct generate_params *p, int32_t prompt_count, const struct loaded_model *loaded) {
+  const int64_t left = room_of(loaded) - prompt_count;
+  const int32_t room = (int32_t)(left < 1 ? 1 : left > LIMIT_NEW_TOKENS ? LIMIT_NEW_TOKENS : left);
+  if (p->max_new_tokens == 0 || (p->cuts_to_room && p->max_new_tokens > room)) return room;
+  return p->max_new_tokens;
 }
 
 static enum rc check_biases(const struct logit_changes *c, int vocabulary, struct err *err) {
@@ -88,8 +101,9 @@ static enum rc make_job(struct decode_job **out, const struct generate_call *cal
   const int stop_count = stop_ids_of(stop, p, loaded);
   enum rc rc = check_biases(&p->changes, loaded->files.config.vocabulary, err);
   if (rc == RC_OK) rc = encode_prompt(prompt, loaded, &encoded, err);
+  const int32_t prompt_count = (int32_t)(prompt->text ? encoded.count : prompt->ids.count);
+  rc = check_room(rc, prompt_count, p, loaded, err);
   if (rc == RC_OK) {
-    const int32_t prompt_count = (int32_t)(prompt->text ? encoded.count : prompt->ids.count);
     struct logit_changes changes = p->changes;
     changes.barred = stop;
     changes.barred_count = stop_count;
@@ -99,7 +113,7 @@ static enum rc make_job(struct decode_job **out, const struct generate_call *cal
         .id = prompt->id ? prompt->id : call->id,
         .prompt = prompt->text ? encoded.items : prompt->ids.items,
         .prompt_count = prompt_count,
-        .max_new = max_new_of(p, prompt_count, loaded),
+        .max_new = new_tokens(p, prompt_count, loaded),
         .sampling = {.temperature = p->temperature < WIRE_TEMPERATURE_MIN ? 0 : (float)p->temperature,
                      .top_k = p->top_k > 0 ? p->top_k : 0,
                      .top_p = (float)p->top_p,
@@ -169,6 +183,7 @@ static enum rc add_prompt(struct generate_call *call, const struct generate_para
     c->shows_special = own->shows_special;
     c->ignores_eos = own->ignore_eos;
     c->awaits_token = own->prompt_logprobs;
+    c->only_prompt = own->only_prompt;
   }
   return rc;
 }

@@ -43,7 +43,6 @@ struct generate_params {
   size_t prompt_count;
   const char *id;         /* the client's name of the request; NULL: it gets one */
   int32_t max_new_tokens; /* 0: as many as there is room for */
-  bool max_new_is_cut;    /* to that; else what has no room is refused */
   int32_t min_new_tokens, top_k, n;
   double temperature, top_p, min_p;
   struct logit_changes changes; /* barred is filled in with the stop ids */
@@ -56,6 +55,10 @@ struct generate_params {
   int32_t prompt_logprobs_from; /* the first that is told; at most behind the prompt's last */
   bool keeps_stop;      /* the stop text is part of the text */
   bool puts_off_stops;  /* stop texts count behind min_new_tokens only */
+  /* max_new_tokens beyond what the context has left behind the prompt is that many; unless cuts_any no more than the
+   * whole context may be asked for. */
+  bool cuts_to_room, cuts_any;
+  bool only_prompt;     /* the prompt alone is told; max_new_tokens is 1, for no job is without */
   bool drops_end;       /* the token that ended a sample is none, unless keeps_stop */
   bool shows_special;   /* special tokens are */
   bool tells_tokens; /* pieces without text become events too */

@@ -137,9 +137,7 @@ static enum rc check_fields(const struct fields *f, struct generate_params *p, s
   if (f->variables && json_type_of(f->variables) != JSON_OBJECT)
     return err_set(err, RC_INVALID, "chat_template_kwargs", "expected an object, got %s",
                    json_type_name(json_type_of(f->variables)));
-  if (f->max_completion_tokens > 0 && p->max_new_tokens > 0 && f->max_completion_tokens != p->max_new_tokens)
-    return err_set(err, RC_INVALID, "max_completion_tokens", "expected max_tokens or max_completion_tokens, got both");
-  if (f->max_completion_tokens > 0) p->max_new_tokens = f->max_completion_tokens;
+  if (f->max_completion_tokens > 0) p->max_new_tokens = f->max_completion_tokens; /* the newer name wins */
   return RC_OK;
 }
 
@@ -153,7 +151,7 @@ enum rc chat_request_read(struct generate_params *p, struct chat_prompt *prompt,
   if (!d) return err_set(err, RC_NO_MEMORY, NULL, "the request was refused its memory");
   p->max_new_tokens = 0; /* as many as there is room for */
   p->details = d;
-  openai_fields_init(&o, p, &d->openai);
+  openai_fields_init(&o, p, &d->openai, 1);
   list_fields(&o, &f, p);
   enum rc rc = http_body_json_fitted(r, &body, err);
   if (rc == RC_OK) rc = openai_fields_read(&o, body, arena, err);
@@ -166,6 +164,7 @@ enum rc chat_request_read(struct generate_params *p, struct chat_prompt *prompt,
   d->told = arena_alloc(arena, (size_t)p->n, sizeof *d->told);
   if (!d->told) return err_set(err, RC_NO_MEMORY, NULL, "the request was refused its memory");
   d->one_call = !f.parallel;
+  d->by_completion_tokens = f.max_completion_tokens > 0;
   d->openai.logprobs = f.logprobs;
   p->raw_logprobs = f.logprobs;
   p->tells_tokens = f.logprobs || d->openai.return_token_ids;
@@ -177,9 +176,11 @@ enum rc chat_request_read(struct generate_params *p, struct chat_prompt *prompt,
   return RC_OK;
 }
 
-void chat_request_name_field(struct err *err) {
+void chat_request_name_field(const struct generate_params *p, struct err *err) {
+  const struct chat_details *d = p->details;
   const char *name = NULL;
-  if (strcmp(err->field, "max_new_tokens") == 0) name = "max_tokens";
+  if (strcmp(err->field, "max_new_tokens") == 0)
+    name = d && d->by_completion_tokens ? "max_completion_tokens" : "max_tokens";
   if (strcmp(err->field, "input_ids") == 0 || strcmp(err->field, "text") == 0) name = "messages";
   if (name) snprintf(err->field, sizeof err->field, "%s", name);
 }

@@ -17,6 +17,7 @@ struct chat_told {
 struct chat_details {
   struct openai_details openai; /* the first member: openai_fields.c knows no more */
   bool tools;                   /* calls are looked for */
+  bool by_completion_tokens;    /* the length is max_completion_tokens */
   bool one_call;                /* parallel_tool_calls: false */
   struct tool_names names;
   struct chat_told *told; /* [n] */
@@ -26,6 +27,6 @@ struct chat_details {
 enum rc chat_request_read(struct generate_params *p, struct chat_prompt *prompt, struct http_request *r,
                           struct err *err);
 /* Errors found later carry the field names of decode jobs: replaces them by this API's names. */
-void chat_request_name_field(struct err *err);
+void chat_request_name_field(const struct generate_params *p, struct err *err);
 
 #endif

@@ -74,7 +74,7 @@ static enum rc read_fields(struct generate_params *p, struct openai_details *d, 
   int32_t best_of = 0, prompt_top = 0;
   const char *suffix = "";
   struct openai_fields f;
-  openai_fields_init(&f, p, d);
+  openai_fields_init(&f, p, d, 0);
   const struct json_field fields[] = {
       {.name = "prompt", .kind = FIELD_VALUE, .target = &prompt, .required = true},
       {.name = "logprobs",
@@ -98,6 +98,12 @@ static enum rc read_fields(struct generate_params *p, struct openai_details *d, 
   if (rc != RC_OK) return rc;
   if (best_of != 0 && best_of != p->n)
     return err_set(err, RC_UNSUPPORTED, "best_of", "expected none, or n: %d; choosing among more is not offered", p->n);
+  if (p->max_new_tokens == 0 && !p->echo)
+    return err_set(err, RC_INVALID, "max_tokens", "expected 1 or more, or echo beside 0");
+  if (p->max_new_tokens == 0) { /* what the prompt's own tokens are worth: evaluations ask for it */
+    p->only_prompt = true;
+    p->max_new_tokens = 1;
+  }
   if (d->prompt_logprobs && d->logprobs)
     return err_set(err, RC_UNSUPPORTED, "prompt_logprobs", "expected none beside logprobs: ask for one of them");
   if (d->prompt_logprobs) p->top_logprobs = prompt_top;

@@ -24,16 +24,22 @@ static const struct {
     {"logits_processors", "expected none: no code of a client's is run", "[]"},
 };
 
-void openai_fields_init(struct openai_fields *f, struct generate_params *p, struct openai_details *details) {
+void openai_fields_init(struct openai_fields *f, struct generate_params *p, struct openai_details *details,
+                        int tokens_min) {
   *f = (struct openai_fields){.details = details};
   p->drops_end = true;
   p->puts_off_stops = true;
+  p->cuts_to_room = true;
   sampling_fields_init(&f->sampling, p, OPENAI_CHOICES_MAX);
   const struct json_field fields[] = {
       {.name = "model", .kind = FIELD_STRING, .target = &f->model},
       {.name = "user", .kind = FIELD_STRING, .target = &f->user},
       {.name = "request_id", .kind = FIELD_STRING, .target = &p->id},
-      {.name = "max_tokens", .kind = FIELD_I32, .target = &p->max_new_tokens, .min = 1, .max = LIMIT_NEW_TOKENS},
+      {.name = "max_tokens",
+       .kind = FIELD_I32,
+       .target = &p->max_new_tokens,
+       .min = tokens_min,
+       .max = LIMIT_NEW_TOKENS},
       {.name = "min_tokens", .kind = FIELD_I32, .target = &p->min_new_tokens, .min = 0, .max = LIMIT_NEW_TOKENS},
       {.name = "include_stop_str_in_output", .kind = FIELD_BOOL, .target = &p->keeps_stop},
       {.name = "stream", .kind = FIELD_BOOL, .target = &p->stream},

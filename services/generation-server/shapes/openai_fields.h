@@ -24,7 +24,9 @@ struct openai_fields {
   const char *model, *user;
 };
 
-void openai_fields_init(struct openai_fields *f, struct generate_params *p, struct openai_details *details);
+/* tokens_min: of max_tokens, 0 or 1. */
+void openai_fields_init(struct openai_fields *f, struct generate_params *p, struct openai_details *details,
+                        int tokens_min);
 enum rc openai_fields_read(struct openai_fields *f, const struct json *body, struct arena *arena, struct err *err);
 
 /* --- answers --- */

@@ -168,7 +168,7 @@ static enum rc read_sampling(struct generate_params *p, struct sglang_item *item
     return err_set(err, RC_INVALID, "min_new_tokens", "expected at most max_new_tokens, %d, got %d", p->max_new_tokens,
                    p->min_new_tokens);
   const struct json *most = v ? json_get(v, "max_new_tokens") : NULL;
-  p->max_new_is_cut = !has_max;
+  p->cuts_to_room = !has_max;
   if (most && json_type_of(most) == JSON_NULL) p->max_new_tokens = 0; /* as many as there is room for */
   p->has_seed |= has_seed;
   p->changes.repetition_of_sample = true;

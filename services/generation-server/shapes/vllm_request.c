@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { VLLM_TOKENS_DEFAULT = 16, VLLM_CHOICES_MAX = 128, VLLM_TEXT_MAX = 4 << 20 };
+enum { VLLM_CHOICES_MAX = 128, VLLM_TEXT_MAX = 4 << 20 };
 
 /* --- generate --- */
 
@@ -77,8 +77,6 @@ static enum rc read_sampling(struct generate_params *p, struct vllm_details *d, 
     sampling_fields_refuse(&f, not_offered[i].name, not_offered[i].nothing, not_offered[i].why);
   for (size_t i = 0; i < sizeof without_effect / sizeof without_effect[0]; i++)
     sampling_fields_ignore(&f, without_effect[i]);
-  const struct json *length = json_type_of(v) == JSON_OBJECT ? json_get(v, "max_tokens") : NULL;
-  if (length && json_type_of(length) == JSON_NULL) p->max_new_tokens = 0; /* as many as there is room for */
   enum rc rc = sampling_fields_read(&f, v, arena, err);
   if (rc != RC_OK) {
     err_in_field(err, "sampling_params");
@@ -112,7 +110,8 @@ enum rc vllm_request_read(struct generate_params *p, struct generate_prompt *pro
   struct vllm_details *d = arena_alloc(arena, 1, sizeof *d);
   const char *model, *output_mode = NULL;
   if (!d) return err_set(err, RC_NO_MEMORY, NULL, "the request was refused its memory");
-  p->max_new_tokens = VLLM_TOKENS_DEFAULT;
+  p->max_new_tokens = 0; /* as many as there is room for */
+  p->cuts_to_room = p->cuts_any = true;
   p->tells_tokens = true;
   p->puts_off_stops = true;
   p->details = d;

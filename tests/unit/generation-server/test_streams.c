@@ -474,7 +474,7 @@ static void what_is_not_offered_or_malformed_is_refused_with_its_field(void **st
       {"{\"prompt\":[1.5]}", 400, "prompt"},
       {"{\"prompt\":[300]}", 400, "prompt"},
       {"{\"prompt\":\"x\",\"max_tokens\":0}", 400, "max_tokens"},
-      {"{\"prompt\":\"x\",\"max_tokens\":128}", 400, "max_tokens"},
+      {"{\"prompt\":\"x\",\"max_tokens\":129}", 400, "max_tokens"},
       {"{\"prompt\":\"x\",\"max_tokens\":\"1\"}", 400, "max_tokens"},
       {"{\"prompt\":\"x\",\"n\":129}", 400, "n"},
       {"{\"prompt\":\"x\",\"stop\":1}", 400, "stop"},
