@@ -187,6 +187,18 @@ def known(data):
     (data / "known.jsonl").write_text("".join(json.dumps({"prompt": f"{n}+1=", "max_new_tokens": 4 if n % 2 else 2}) + "\n" for n in range(16)))
 
 
+def test_a_check_shows_an_excerpt_of_long_answers(cluster, data):
+    """Rows of a megabyte made an answer of ten."""
+    line = {"prompt": "1+1=", "answer": "x" + "\u00fc" * 500000}
+    (data / "long-answers.jsonl").write_text((json.dumps(line, ensure_ascii=False) + "\n") * 10)
+    report = call("POST", f"{cluster.coordinator.url}/v1/check-run", config({"path": "long-answers.jsonl"}, verifier={"kind": "length", "min": 3}))
+    failures = report["verifier"]["failures"]
+    assert len(failures) == 10 and all(row["answer"] == "x" + "\u00fc" * 511 and row["answer_cut"] for row in failures)
+    (data / "long-answers.jsonl").write_text(json.dumps({**line, "answer": "2"}) + "\n")
+    report = call("POST", f"{cluster.coordinator.url}/v1/check-run", config({"path": "long-answers.jsonl"}, verifier={"kind": "length", "min": 3}))
+    assert [(row["answer"], row["answer_cut"]) for row in report["verifier"]["failures"]] == [("2", False)]
+
+
 LONG_ENOUGH = {"verifier": {"kind": "length", "min": 3}, "sampling": {"max_new_tokens": 4, "ignore_eos": True}}
 
 

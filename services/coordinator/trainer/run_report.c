@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/limits.h"
+#include "common/base/utf8.h"
 #include "services/coordinator/trainer/model_files.h"
 #include "services/coordinator/trainer/run_check.h"
 #include "services/coordinator/trainer/trainer_target.h"
@@ -109,6 +111,14 @@ static struct trial verifier_try(const struct run_context *x) {
   return best;
 }
 
+/* A line may be as long as LIMIT_DATASET_LINE_BYTES. */
+static void excerpt_write(struct json_writer *w, const char *answer) {
+  const size_t whole = strlen(answer), most = whole < LIMIT_SHOWN_ANSWER_BYTES ? whole : LIMIT_SHOWN_ANSWER_BYTES;
+  json_key(w, "answer");
+  json_write_string_len(w, answer, most < whole ? utf8_cut(answer, most) : whole);
+  json_kv_bool(w, "answer_cut", most < whole);
+}
+
 static void failures_write(const struct run_context *x, const struct trial *t, struct json_writer *w) {
   struct reward_verdict v;
   json_array_begin(w);
@@ -117,7 +127,7 @@ static void failures_write(const struct run_context *x, const struct trial *t, s
     if (!item->answer[0] || passes(x, i, item->answer, t->form, &v)) continue;
     json_object_begin(w);
     json_kv_int(w, "line", item->line);
-    json_kv_string(w, "answer", item->answer);
+    excerpt_write(w, item->answer);
     json_kv_f64(w, "reward", v.reward);
     json_kv_string(w, "detail", v.detail);
     json_object_end(w);
