@@ -37,6 +37,8 @@
 #define LIMIT_LEASES_PER_REQUEST 64    /* leases granted in one answer */
 #define LIMIT_PASSES_PER_REQUEST 16    /* passes granted in one answer */
 #define LIMIT_QUEUED_RUNS        64
+#define LIMIT_SHOWN_EVALUATIONS  500  /* in a run's status, the newest; earlier ones by evaluations_before */
+#define LIMIT_SHOWN_WORKERS      1000 /* in a run's totals, the newest; earlier ones by workers_before */
 #define LIMIT_SHOWN_ANSWER_BYTES 1024 /* of each answer that POST /v1/check-run shows; more is cut, and said to be */
 #define LIMIT_DATASET_LINES      50000000
 #define LIMIT_DATASET_LINE_BYTES (4u << 20)

@@ -176,18 +176,32 @@ void handle_get_runs(struct http_request *r, void *context) {
   http_reply_json_or_fail(r, rc, &body, &err);
 }
 
+/* Which part of the run is asked for. */
+static enum rc part_read(struct http_request *r, struct run_part *out, struct err *err) {
+  const char *before = http_query(r, "workers_before");
+  *out = (struct run_part){.workers_before = INT64_MAX};
+  enum rc rc = http_query_i64(r, "history", RUN_HISTORY_ROUNDS, 0, RUN_HISTORY_ROUNDS, &out->history, err);
+  if (rc == RC_OK)
+    rc = http_query_i64(r, "evaluations_before", INT64_MAX, 0, LIMIT_ROUNDS + 1, &out->evaluations_before, err);
+  if (rc == RC_OK && before && id_parse_worker(&out->workers_before, before, NULL) != RC_OK)
+    rc = err_set(err, RC_INVALID, "workers_before",
+                 "workers_before: a worker's id was expected, as w7, but \"%.64s\" came", before);
+  return rc;
+}
+
 void handle_get_run(struct http_request *r, void *context) {
   struct readers *readers = core_readers(context);
   struct store *s = NULL;
   struct buf body = BUF_INIT;
   struct json_writer w;
   struct err err = {0};
-  int64_t run, history = 0;
+  struct run_part part;
+  int64_t run;
   json_writer_init(&w, &body);
   enum rc rc = id_parse_run(&run, http_param(r, "id"), &err);
-  if (rc == RC_OK) rc = http_query_i64(r, "history", RUN_HISTORY_ROUNDS, 0, RUN_HISTORY_ROUNDS, &history, &err);
+  if (rc == RC_OK) rc = part_read(r, &part, &err);
   if (rc == RC_OK) rc = readers_take(readers, &s, &err);
-  if (rc == RC_OK) rc = run_write(s, &w, run, history, core_wall_us(context) / 1000, &err);
+  if (rc == RC_OK) rc = run_write(s, &w, run, &part, core_wall_us(context) / 1000, &err);
   readers_give(readers, s);
   http_reply_json_or_fail(r, rc, &body, &err);
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/limits.h"
 #include "services/coordinator/views/round_view.h"
 
 /* ---- figures ---- */
@@ -90,12 +91,22 @@ static enum rc evaluation_write(struct store *s, struct json_writer *w, const st
   return rc;
 }
 
-enum rc evaluations_write(struct store *s, struct json_writer *w, int64_t run, struct err *err) {
-  struct rows q;
+enum rc evaluations_write(struct store *s, struct json_writer *w, int64_t run, int64_t before, struct err *err) {
+  struct rows q = {0};
   bool row;
-  enum rc rc = store_query(s, &q, err, EVALUATION_COLUMNS " ORDER BY round", BINDS(b_int(run)));
+  int64_t count = 0;
+  enum rc rc = store_int(s, &count, err, "SELECT count(*) FROM evaluations WHERE run = ?1", BINDS(b_int(run)));
+  json_kv_int(w, "evaluations_count", count);
+  json_key(w, "evaluations");
+  json_array_begin(w);
+  if (rc == RC_OK)
+    rc = store_query(s, &q, err,
+                     "SELECT * FROM (" EVALUATION_COLUMNS
+                     " AND round < ?2 ORDER BY round DESC LIMIT ?3) ORDER BY round",
+                     BINDS(b_int(run), b_int(before), b_int(LIMIT_SHOWN_EVALUATIONS)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) rc = evaluation_write(s, w, &q, run, err);
   rows_end(&q);
+  json_array_end(w);
   return rc;
 }
 

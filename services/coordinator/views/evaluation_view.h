@@ -7,8 +7,9 @@
 #include "common/json/json.h"
 #include "services/coordinator/store/store.h"
 
-/* The items of an array: all evaluations of a run, in the order of their rounds. */
-enum rc evaluations_write(struct store *s, struct json_writer *w, int64_t run, struct err *err);
+/* "evaluations_count": all of the run; "evaluations": of rounds before `before`, the last LIMIT_SHOWN_EVALUATIONS in
+ * the order of their rounds. */
+enum rc evaluations_write(struct store *s, struct json_writer *w, int64_t run, int64_t before, struct err *err);
 /* One as a line of JSON. */
 enum rc evaluation_text(struct store *s, int64_t run, int64_t round, struct buf *out, bool *found, struct err *err);
 /* "sets": an evaluation's sets with their figures. */

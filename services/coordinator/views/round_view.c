@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "common/base/limits.h"
 #include "services/coordinator/store/ids.h"
 #include "services/coordinator/decide/stored.h"
 
@@ -290,30 +291,52 @@ enum rc round_text(struct store *s, int64_t run, int64_t round, struct buf *out,
   return rc;
 }
 
-enum rc contributions_write(struct store *s, struct json_writer *w, int64_t run, int64_t round, struct err *err) {
-  static const char of_run[] =
-      "SELECT worker, name, sum(samples), sum(tokens) FROM (SELECT worker, samples, tokens FROM settled_contributions "
-      "WHERE run = ?1 UNION ALL SELECT worker, samples, tokens FROM contributions WHERE run = ?1 AND round >= "
-      "coalesce((SELECT before_round FROM settled_rounds WHERE run = ?1), 0)) JOIN workers ON workers.id = worker "
-      "GROUP BY worker ORDER BY worker";
-  static const char of_round[] =
-      "SELECT worker, name, samples, tokens FROM contributions JOIN workers ON workers.id = worker WHERE run = ?1 AND "
-      "round = ?2 ORDER BY worker";
-  struct rows q;
+static enum rc contributors_write(struct json_writer *w, struct rows *q, struct err *err) {
+  enum rc rc;
   bool row;
   json_key(w, "workers");
   json_array_begin(w);
-  enum rc rc = round < 0 ? store_query(s, &q, err, of_run, BINDS(b_int(run)))
-                         : store_query(s, &q, err, of_round, BINDS(b_int(run), b_int(round)));
-  while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
+  while ((rc = rows_next(q, &row, err)) == RC_OK && row) {
     json_object_begin(w);
-    json_kv_string(w, "id", id_worker(rows_int(&q, 0)).text);
-    json_kv_string(w, "name", rows_text(&q, 1, NULL));
-    json_kv_int(w, "samples", rows_int(&q, 2));
-    json_kv_int(w, "tokens", rows_int(&q, 3));
+    json_kv_string(w, "id", id_worker(rows_int(q, 0)).text);
+    json_kv_string(w, "name", rows_text(q, 1, NULL));
+    json_kv_int(w, "samples", rows_int(q, 2));
+    json_kv_int(w, "tokens", rows_int(q, 3));
     json_object_end(w);
   }
-  rows_end(&q);
   json_array_end(w);
+  return rc;
+}
+
+enum rc contributions_write(struct store *s, struct json_writer *w, int64_t run, int64_t round, struct err *err) {
+  struct rows q;
+  enum rc rc = store_query(s, &q, err,
+                           "SELECT worker, name, samples, tokens FROM contributions JOIN workers ON workers.id = "
+                           "worker WHERE run = ?1 AND round = ?2 ORDER BY worker",
+                           BINDS(b_int(run), b_int(round)));
+  if (rc == RC_OK) rc = contributors_write(w, &q, err);
+  rows_end(&q);
+  return rc;
+}
+
+#define OF_RUN                                                                                                \
+  "(SELECT worker, samples, tokens FROM settled_contributions WHERE run = ?1 UNION ALL SELECT worker, samples, " \
+  "tokens FROM contributions WHERE run = ?1 AND round >= coalesce((SELECT before_round FROM settled_rounds "    \
+  "WHERE run = ?1), 0))"
+
+enum rc contributions_of_run_write(struct store *s, struct json_writer *w, int64_t run, int64_t before,
+                                   struct err *err) {
+  struct rows q = {0};
+  int64_t count = 0;
+  enum rc rc = store_int(s, &count, err, "SELECT count(DISTINCT worker) FROM " OF_RUN, BINDS(b_int(run)));
+  json_kv_int(w, "workers_count", count);
+  if (rc == RC_OK)
+    rc = store_query(s, &q, err,
+                     "SELECT * FROM (SELECT worker, name, sum(samples), sum(tokens) FROM " OF_RUN
+                     " JOIN workers ON workers.id = worker WHERE worker < ?2 GROUP BY worker ORDER BY worker DESC "
+                     "LIMIT ?3) ORDER BY worker",
+                     BINDS(b_int(run), b_int(before), b_int(LIMIT_SHOWN_WORKERS)));
+  if (rc == RC_OK) rc = contributors_write(w, &q, err);
+  rows_end(&q);
   return rc;
 }

@@ -15,8 +15,12 @@ enum rc rounds_write(struct store *s, struct json_writer *w, int64_t run, int64_
                      struct err *err);
 /* One round as a line of JSON. */
 enum rc round_text(struct store *s, int64_t run, int64_t round, struct buf *out, bool *found, struct err *err);
-/* "workers": who sampled how much of a round, or of the whole run (round < 0). */
+/* "workers": who sampled how much of a round. */
 enum rc contributions_write(struct store *s, struct json_writer *w, int64_t run, int64_t round, struct err *err);
+/* "workers_count": who has sampled any of the run; "workers": of those before the worker `before`, the last
+ * LIMIT_SHOWN_WORKERS and how much each sampled. */
+enum rc contributions_of_run_write(struct store *s, struct json_writer *w, int64_t run, int64_t before,
+                                   struct err *err);
 /* "logprob_*": how far trainer and samplers differ over so many trained tokens. */
 void mismatch_write(struct json_writer *w, const struct mismatch *m, int64_t tokens);
 /* The share of n ratios that weighs as much as equal ones would: sum^2 / (n * squares), at most 1. */

@@ -118,8 +118,8 @@ static double idle_ratio(double busy_us, double window_us) {
   return window_us > 0 ? fmax(0, 1 - busy_us / window_us) : NAN;
 }
 
-static enum rc totals_write(struct store *s, struct json_writer *w, const struct rows *q, int64_t now_ms,
-                            struct run_sums *t, struct err *err) {
+static enum rc totals_write(struct store *s, struct json_writer *w, const struct rows *q, const struct run_part *part,
+                            int64_t now_ms, struct run_sums *t, struct err *err) {
   int64_t run = rows_int(q, R_ID);
   enum rc rc = run_sums_read(s, run, t, err);
   if (rc != RC_OK) return rc;
@@ -144,7 +144,7 @@ static enum rc totals_write(struct store *s, struct json_writer *w, const struct
   json_kv_int(w, "leases_granted", rows_int(q, R_GRANTED));
   json_kv_int(w, "leases_lost", rows_int(q, R_LOST));
   json_kv_int(w, "results_refused", rows_int(q, R_REFUSED));
-  rc = contributions_write(s, w, run, -1, err);
+  rc = contributions_of_run_write(s, w, run, part->workers_before, err);
   json_object_end(w);
   return rc;
 }
@@ -284,8 +284,8 @@ static void empty_list(struct json_writer *w) {
   json_array_end(w);
 }
 
-static enum rc run_body(struct store *s, struct json_writer *w, const struct rows *q, int64_t history, int64_t now_ms,
-                        struct err *err) {
+static enum rc run_body(struct store *s, struct json_writer *w, const struct rows *q, const struct run_part *part,
+                        int64_t now_ms, struct err *err) {
   int64_t run = rows_int(q, R_ID);
   struct run_sums t = {0};
   enum rc rc = run_head(s, w, q, err);
@@ -296,13 +296,10 @@ static enum rc run_body(struct store *s, struct json_writer *w, const struct row
   if (rc == RC_OK) rc = checkpoints_write(s, w, run, err);
   json_key(w, "history");
   json_array_begin(w);
-  if (rc == RC_OK) rc = rounds_write(s, w, run, 0, history, true, err);
+  if (rc == RC_OK) rc = rounds_write(s, w, run, 0, part->history, true, err);
   json_array_end(w);
-  json_key(w, "evaluations");
-  json_array_begin(w);
-  if (rc == RC_OK) rc = evaluations_write(s, w, run, err);
-  json_array_end(w);
-  if (rc == RC_OK) rc = totals_write(s, w, q, now_ms, &t, err);
+  if (rc == RC_OK) rc = evaluations_write(s, w, run, part->evaluations_before, err);
+  if (rc == RC_OK) rc = totals_write(s, w, q, part, now_ms, &t, err);
   if (rc == RC_OK) rc = reward_servers_write(s, w, run, err);
   if (rc == RC_OK) rc = result_write(s, w, run, err);
   int64_t eta = rows_null(q, R_ENDED) ? run_eta_ms(rows_int(q, R_ROUNDS), t.done, t.round_ms) : 0;
@@ -314,7 +311,7 @@ static enum rc run_body(struct store *s, struct json_writer *w, const struct row
   return rc;
 }
 
-enum rc run_write(struct store *s, struct json_writer *w, int64_t run, int64_t history, int64_t now_ms,
+enum rc run_write(struct store *s, struct json_writer *w, int64_t run, const struct run_part *part, int64_t now_ms,
                   struct err *err) {
   struct rows q;
   bool row = false;
@@ -323,7 +320,7 @@ enum rc run_write(struct store *s, struct json_writer *w, int64_t run, int64_t h
   if (rc == RC_OK && !row) rc = err_set(err, RC_NOT_FOUND, "id", "there is no run %s", id_run(run).text);
   if (rc == RC_OK) {
     json_object_begin(w);
-    rc = run_body(s, w, &q, history, now_ms, err);
+    rc = run_body(s, w, &q, part, now_ms, err);
     json_object_end(w);
   }
   rows_end(&q);

@@ -1,8 +1,7 @@
 /* A run as JSON: summaries for GET /v1/runs, everything for GET /v1/runs/{id}, as openapi/coordinator.yaml says.
  *
  * HTTP threads, on a reader's snapshot; writes into the caller's buffer.  The cost grows neither with the run's rounds
- * (run_sums.h) nor with its samples, whose figures are counted when a round is consumed (publish.c), but with its
- * evaluations. */
+ * (run_sums.h) nor with its samples, whose figures are counted when a round is consumed (publish.c). */
 #ifndef LEASEHOLD_COORDINATOR_VIEWS_RUN_VIEW_H
 #define LEASEHOLD_COORDINATOR_VIEWS_RUN_VIEW_H
 
@@ -11,10 +10,16 @@
 
 enum { RUN_HISTORY_ROUNDS = 500 };
 
+/* How much of a run is shown: the newest `history` rounds, and evaluations and workers before these numbers, the newest
+ * of them (INT64_MAX: of all). */
+struct run_part {
+  int64_t history, evaluations_before, workers_before;
+};
+
 /* The items of an array: the last `limit` runs before the run `before`, newest first. */
 enum rc run_summaries_write(struct store *s, struct json_writer *w, int64_t before, int64_t limit, struct err *err);
-/* One object, with its newest `history` rounds; RC_NOT_FOUND. now_ms: wall clock. */
-enum rc run_write(struct store *s, struct json_writer *w, int64_t run, int64_t history, int64_t now_ms,
+/* One object; RC_NOT_FOUND. now_ms: wall clock. */
+enum rc run_write(struct store *s, struct json_writer *w, int64_t run, const struct run_part *part, int64_t now_ms,
                   struct err *err);
 
 /* Sets the gauges of /metrics to what the newest run with a round comes to; NaN: not measured (yet). */

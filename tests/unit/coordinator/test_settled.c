@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "common/base/limits.h"
 #include "services/coordinator/rounds/settled.h"
 #include "services/coordinator/views/round_view.h"
 #include "services/coordinator/views/gauges.h"
@@ -82,7 +83,7 @@ static void contributions(char *out, size_t size) {
   struct err err = {0};
   json_writer_init(&w, &text);
   json_object_begin(&w);
-  must(contributions_write(core.store, &w, RUN, -1, &err), &err);
+  must(contributions_of_run_write(core.store, &w, RUN, INT64_MAX, &err), &err);
   json_object_end(&w);
   must(buf_check(&text, &err), &err);
   snprintf(out, size, "%.*s", (int)text.len, text.data);
@@ -160,7 +161,7 @@ static int64_t cost_of_a_look(void) {
   struct err err = {0};
   json_writer_init(&w, &text);
   count_begin();
-  must(run_write(core.store, &w, RUN, 0, 2000, &err), &err);
+  must(run_write(core.store, &w, RUN, &(struct run_part){0, INT64_MAX, INT64_MAX}, 2000, &err), &err);
   must(run_gauges_set(core.store, &err), &err);
   must(state_gauges_set(core.store, &err), &err);
   const int64_t cost = count_end();
@@ -179,6 +180,54 @@ static void a_status_and_a_scrape_cost_the_same_however_long_the_run(void **stat
     fail_msg("%lld instructions, %lld after %d rounds", (long long)early, (long long)late, LONG);
 }
 
+/* The status's evaluations, or the totals' workers; the caller frees *out. */
+static const struct json *shown(struct json **out, const struct run_part *part, const char *list) {
+  struct buf text = BUF_INIT;
+  struct json_writer w;
+  struct err err = {0};
+  json_writer_init(&w, &text);
+  must(run_write(core.store, &w, RUN, part, 2000, &err), &err);
+  must(json_parse(out, text.data, text.len, LIMIT_BODY_BYTES, &err), &err);
+  buf_free(&text);
+  return json_find(*out, list);
+}
+
+static int64_t first_round(const struct json *evaluations) {
+  return (int64_t)json_find_number(json_at(evaluations, 0), "round");
+}
+
+/* A run that evaluates often and whose samplers are started again for months: each status had all of them. */
+static void a_status_shows_the_newest_evaluations_and_workers_and_the_others_when_asked(void **state) {
+  enum { EVALUATIONS = LIMIT_SHOWN_EVALUATIONS + 7, WORKERS = LIMIT_SHOWN_WORKERS + 9 };
+  struct json *status = NULL;
+  (void)state;
+#define NUMBERS(most) "WITH RECURSIVE n (i) AS (VALUES (0) UNION ALL SELECT i + 1 FROM n WHERE i + 1 < " #most ") "
+  run_sql("INSERT INTO versions (run, version, state, digest, published, step, created_ms) VALUES (1, 0, 2, x'00', 1, "
+          "'', 0)");
+  run_sql(NUMBERS(507) "INSERT INTO rounds (run, round, state, version, opened_ms, groups_open, finished) SELECT 1, i, "
+                       "4, 0, 1000, 0, 1 FROM n");
+  run_sql(NUMBERS(507) "INSERT INTO evaluations SELECT 1, i, 0, 1, 1, 0.5, 1, 0 FROM n");
+  run_sql(NUMBERS(1009) "INSERT INTO workers (id, name, kind, url, slots, epoch, fence, live, registered_ms, seen_ms) "
+                        "SELECT 10 + i, 'gen-' || i, 0, '', 8, 1, 1, 0, 0, 0 FROM n");
+  run_sql(NUMBERS(1009) "INSERT INTO contributions SELECT 1, 0, 10 + i, 3, 20 FROM n");
+  const struct json *list = shown(&status, &(struct run_part){0, INT64_MAX, INT64_MAX}, "evaluations");
+  assert_int_equal(json_length(list), LIMIT_SHOWN_EVALUATIONS);
+  assert_int_equal(first_round(list), EVALUATIONS - LIMIT_SHOWN_EVALUATIONS);
+  assert_true(json_find_number(status, "evaluations_count") == EVALUATIONS);
+  list = json_find(status, "totals.workers");
+  assert_int_equal(json_length(list), LIMIT_SHOWN_WORKERS);
+  assert_string_equal(json_word(json_get(json_at(list, 0), "id")), "w19");
+  assert_true(json_find_number(status, "totals.workers_count") == WORKERS);
+  json_free(status);
+  list = shown(&status, &(struct run_part){0, 7, 19}, "evaluations");
+  assert_int_equal(json_length(list), 7);
+  assert_int_equal(first_round(list), 0);
+  list = json_find(status, "totals.workers");
+  assert_int_equal(json_length(list), 9);
+  assert_string_equal(json_word(json_get(json_at(list, 8), "id")), "w18");
+  json_free(status);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void) {
@@ -187,6 +236,7 @@ int main(void) {
       CASE(time_that_is_told_of_late_counts),
       CASE(rounds_with_something_open_are_not_settled),
       CASE(a_status_and_a_scrape_cost_the_same_however_long_the_run),
+      CASE(a_status_shows_the_newest_evaluations_and_workers_and_the_others_when_asked),
   };
   return cmocka_run_group_tests_name("coordinator/settled", tests, NULL, NULL);
 }

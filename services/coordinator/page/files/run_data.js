@@ -15,6 +15,8 @@ export class RunData {
     this.id = id;
     this.status = null;
     this.rounds = [];
+    this.evaluations = new Map(); // by round
+    this.workers = new Map(); // what each has sampled, by id
     this.live = false;
     this.error = null;
     this.listeners = new Set();
@@ -52,10 +54,27 @@ export class RunData {
   }
 
   async readStatus() {
-    this.status = await get(`/v1/runs/${this.id}?history=0`, { signal: this.stopping.signal });
+    const status = await get(`/v1/runs/${this.id}?history=0`, { signal: this.stopping.signal });
+    await this.readEarlier(status);
+    this.status = status;
     this.statusAt = performance.now();
     this.changed();
     this.statusAfter();
+  }
+
+  // A status has the newest evaluations and workers.  Earlier ones are asked for until all are known, and then change no more.
+  async readEarlier(status) {
+    for (let part = status; ; ) {
+      part.evaluations.forEach((evaluation) => this.evaluations.set(evaluation.round, evaluation));
+      part.totals.workers.forEach((worker) => this.workers.set(worker.id, worker));
+      const before = [];
+      if (this.evaluations.size < status.evaluations_count && part.evaluations.length) before.push(`evaluations_before=${part.evaluations[0].round}`);
+      if (this.workers.size < status.totals.workers_count && part.totals.workers.length) before.push(`workers_before=${part.totals.workers[0].id}`);
+      if (!before.length) break;
+      part = await get(`/v1/runs/${this.id}?history=0&${before.join("&")}`, { signal: this.stopping.signal });
+    }
+    status.evaluations = [...this.evaluations.values()].sort((a, b) => a.round - b.round);
+    status.totals.workers = [...this.workers.values()];
   }
 
   statusAfter() {
