@@ -14,9 +14,11 @@ import time
 
 import pytest
 
-from harness import Cluster, Deadline, call
+from harness import ROOT, Cluster, Deadline, call
 
 ROUNDS = 1000
+RUNS = 1200
+SHOTS = ROOT / "build/page"
 OPEN_SECONDS = 1.0
 OPEN_CPU_MS = 600
 FRAME_CPU_MS = 17
@@ -46,6 +48,13 @@ def add_workers(database, run):
         database.execute("INSERT INTO contributions (run, round, worker, samples, tokens) VALUES (?, ?, ?, ?, ?)", (run, worker, worker, tokens, tokens))
 
 
+def add_runs(database, run, count):
+    """Runs after this one, which ended without a round."""
+    columns = [row[1] for row in database.execute("PRAGMA table_info(runs)")]
+    values = ["?1 + n" if column == "id" else column for column in columns]
+    database.execute(f"WITH RECURSIVE more(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM more WHERE n < ?2) INSERT INTO runs ({', '.join(columns)}) SELECT {', '.join(values)} FROM more, runs WHERE id = ?1", (run, count))
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     folder = tmp_path_factory.mktemp("long")
@@ -56,6 +65,7 @@ def cluster(tmp_path_factory):
         with contextlib.closing(sqlite3.connect(made.database)) as database, database:
             copy_rounds(database, 1)
             add_workers(database, 1)
+            add_runs(database, 1, RUNS - 1)
         made.coordinator.restart()
         yield made
     shutil.rmtree(folder, ignore_errors=True)
@@ -132,6 +142,19 @@ def test_samplers_are_shown_by_name_and_not_all(browser, cluster):
     shown = page.evaluate(samplers).split(", ")
     assert shown[0].startswith("gen: ") and shown[1] == "again: 5,200 samples" and shown[-1] == "278 more", shown
     assert len(shown) == 25 and all(name.startswith("pod-") for name in shown[2:-1]), shown
+
+
+def test_runs_beyond_the_newest_thousand_are_listed_when_asked_for(browser, cluster):
+    page = browser.page()
+    page.open(f"{cluster.coordinator.url}/#/")
+    rows, button = "document.querySelectorAll('tbody tr').length", "[...document.querySelectorAll('button')].find((node) => node.innerText === 'Earlier runs')"
+    page.wait(f"{rows} === 1000 && !{button}.classList.contains('hidden')")
+    page.evaluate(f"{button}.click()")
+    page.wait(f"{rows} === {RUNS} && {button}.classList.contains('hidden')")
+    assert page.evaluate("document.querySelector('tbody tr:last-child a').innerText") == "r1"
+    page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
+    SHOTS.mkdir(exist_ok=True)
+    page.screenshot(SHOTS / "runs-earlier.png", whole=False)
 
 
 def test_spreads_of_all_rounds_come_in(browser, cluster):

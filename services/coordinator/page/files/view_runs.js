@@ -5,13 +5,17 @@ import { count, duration, number, when } from "./format.js";
 import { stateChip } from "./state_chip.js";
 
 const AGAIN_MS = 3000;
+const AT_ONCE = 1000; // the most that GET /v1/runs answers
 
 export async function mount(root, { go }) {
   const stopping = new AbortController();
   const list = el("div", { class: "panel across" });
   const picked = new Set();
+  const known = new Map(); // by their numbers
+  let more = false; // earlier ones than these
+  const earlier = el("button", { class: "hidden", on: { click: () => showEarlier().catch((error) => aborted(error) || fill(list, note(error.message, "bad"))) } }, "Earlier runs");
   const compare = el("button", { disabled: true, on: { click: () => go(`#/compare?runs=${[...picked].join(",")}`) } }, "Compare the chosen");
-  fill(root, viewHead("Runs", "Every run that this coordinator has taken. One is active at a time; the others wait in order.", compare, el("button", { class: "main", on: { click: () => go("#/start") } }, "Start a run")), list);
+  fill(root, viewHead("Runs", "Every run that this coordinator has taken. One is active at a time; the others wait in order.", compare, el("button", { class: "main", on: { click: () => go("#/start") } }, "Start a run")), list, earlier);
 
   const pick = (run) => el("input", { type: "checkbox", "aria-label": `Compare ${run.id}`, checked: picked.has(run.id), on: { change: (event) => {
     if (event.target.checked) picked.add(run.id);
@@ -32,13 +36,33 @@ export async function mount(root, { go }) {
     { label: "Took", number: true, cell: (run) => (run.started_ms ? duration((run.ended_ms ?? Date.now()) - run.started_ms) : "–") },
   ];
 
+  // Whether there may be earlier ones.
+  async function read(before) {
+    const { runs } = await get(`/v1/runs?limit=${AT_ONCE}${before}`, { signal: stopping.signal });
+    for (const run of runs) known.set(Number(run.id.slice(1)), run);
+    return runs.length === AT_ONCE;
+  }
+
+  async function showEarlier() {
+    more = await read(`&before=r${Math.min(...known.keys())}`);
+    show();
+  }
+
   async function load() {
-    const { runs } = await get("/v1/runs?limit=1000", { signal: stopping.signal });
+    const first = !known.size, full = await read("");
+    if (first) more = full;
     if (list.contains(document.activeElement) && document.activeElement !== document.body) return;
+    show();
+  }
+
+  function show() {
+    const runs = [...known].sort((a, b) => b[0] - a[0]).map(([, run]) => run);
+    earlier.classList.toggle("hidden", !more);
     fill(list, runs.length ? table(columns, runs, { caption: "Runs", picked: (run) => go(`#/${run.id}/overview`) })
       : [el("h2", {}, "No runs yet"), el("p", {}, "Start one from the form, or post a configuration. Those of the demo: a supervised warm-up first, then reinforcement learning, which goes on with its weights:"),
         el("pre", { class: "mono wrap" }, ["warmup", "grpo"].map((name) => `curl -X POST ${location.origin}/v1/runs -d @deploy/demo/runs/${name}.json`).join("\n"))]);
   }
+
   await load();
   const timer = setInterval(() => document.hidden || load().catch((error) => aborted(error) || fill(list, note(error.message, "bad"))), AGAIN_MS);
   return {
