@@ -26,6 +26,9 @@
  * marked `health` are answered and others get 503.  A place in the reserve lasts RESERVE_MS, and the oldest gives way
  * once half of the reserve is taken, so that there is always room for a request to /healthz.
  *
+ * A sweep that comes late, since the process was stopped or had no core, puts every deadline off by so much: what peers
+ * sent and took meanwhile could not be seen, and they must not pay for it.
+ *
  * A connection that must go is shut down, not closed: libmicrohttpd owns the socket, sees the end and closes it.
  * Entries live from libmicrohttpd's "started" to its "closed" notification, which comes before the close, so the
  * descriptor cannot belong to another file meanwhile.  The server's lock guards everything here. */
@@ -208,6 +211,7 @@ struct http_connection *connection_open(struct connections *t, int fd, const str
   int index = t->first_free;
   struct http_connection *c = &t->entries[index];
   const int64_t now_ms = clock_monotonic_ms();
+  if (t->top == 0) t->next_sweep_ms = now_ms + t->sweep_ms; /* none was due */
   t->first_free = c->next_free;
   c->address = address_take(t, name);
   c->reserve =
@@ -280,6 +284,23 @@ void connection_idle(struct connections *t, struct http_connection *c) {
 
 /* --- the sweep --- */
 
+static int64_t allowed_ms(const struct connections *t, const struct http_connection *c) {
+  const struct service_limits *l = t->limits;
+  if (c->reserve) return l->head_timeout_ms < RESERVE_MS ? l->head_timeout_ms : RESERVE_MS;
+  if (c->state == CONNECTION_HEAD) return l->head_timeout_ms;
+  return c->state == CONNECTION_IDLE ? l->idle_timeout_ms : l->body_timeout_ms;
+}
+
+/* For time in which nobody swept; it may not come to more than the state began with. */
+static void put_off(const struct connections *t, struct http_connection *c, int64_t late_ms, int64_t now_ms) {
+  if (c->state == CONNECTION_BUSY) return;
+  const int64_t most_ms = now_ms + allowed_ms(t, c);
+  if (c->deadline_ms + late_ms < most_ms)
+    c->deadline_ms += late_ms;
+  else if (c->deadline_ms < most_ms)
+    c->deadline_ms = most_ms;
+}
+
 static void look_at(struct connections *t, struct http_connection *c, int64_t now_ms) {
   struct tcp_info info;
   if (c->state == CONNECTION_SENDING && !c->reserve && tcp_info(c, &info)) {
@@ -298,9 +319,11 @@ static void look_at(struct connections *t, struct http_connection *c, int64_t no
 }
 
 void connections_sweep(struct connections *t, pthread_mutex_t *lock, int64_t now_ms) {
-  if (now_ms < t->next_sweep_ms) return;
+  const int64_t late_ms = now_ms - t->next_sweep_ms;
+  if (late_ms < 0) return;
   for (int i = 0; i < t->top; i++) {
     struct http_connection *c = &t->entries[i];
+    if (c->fd >= 0 && !c->doomed && late_ms > t->sweep_ms) put_off(t, c, late_ms, now_ms);
     if (c->fd >= 0 && !c->doomed) look_at(t, c, now_ms);
     if (i % SLICE != SLICE - 1) continue;
     pthread_mutex_unlock(lock); /* entries may come and go meanwhile; each is looked at as it is then */

@@ -89,17 +89,14 @@ static int peer_from(struct fixture *f, int host, const char *text) {
   assert_true(fd >= 0 && f->peer_count < PEERS_MAX);
   assert_int_equal(bind(fd, (struct sockaddr *)&here, sizeof here), 0);
   assert_int_equal(connect(fd, (struct sockaddr *)&there, sizeof there), 0);
-  const struct timeval wait = {.tv_sec = PEER_WAIT_MS / 1000};
-  assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait), 0);
   peer_send(fd, text);
   f->peers[f->peer_count++] = fd;
   return fd;
 }
 
-/* Sends `byte` every `every_ms` until the server closes; returns how long that took.  *said has the server's text (free
- * it). */
-static int64_t trickle(int fd, char byte, int every_ms, char **said) {
-  const int64_t begin_ms = clock_monotonic_ms();
+/* Sends `byte` every `every_ms` until the server closes; returns when, after begin_ms, which is before the server's
+ * time begins: this process may be held up in between.  *said has the server's text (free it). */
+static int64_t trickle(int64_t begin_ms, int fd, char byte, int every_ms, char **said) {
   size_t len = 0, cap = 4096;
   *said = calloc(1, cap);
   assert_non_null(*said);
@@ -128,6 +125,23 @@ static bool is_closed(int fd, int within_ms) {
   return true;
 }
 
+/* A peer whose request came before its deadline.  One that this process held up between its connection and its request
+ * is closed, and comes again. */
+static int peer_in_time(struct fixture *f, const char *path) {
+  char head[64];
+  snprintf(head, sizeof head, "GET %s HTTP/1.1\r\nHost: t\r\n\r\n", path);
+  for (int tries = 0; tries < PEERS_MAX / 2; tries++) {
+    const int fd = peer_from(f, 0, head);
+    struct pollfd wait = {.fd = fd, .events = POLLIN};
+    char status[13] = "";
+    AWAIT(poll(&wait, 1, 0) > 0 || atomic_load(&f->parked) > 0, "%s is neither answered nor parked", path) continue;
+    if (atomic_load(&f->parked) > 0) return fd;
+    if (recv(fd, status, sizeof status - 1, MSG_PEEK) > 0 && strcmp(status, "HTTP/1.1 200") == 0) return fd;
+  }
+  fail_msg("no request for %s came in time, of %d", path, PEERS_MAX / 2);
+  return -1;
+}
+
 static int closed_count(const struct fixture *f) {
   int n = 0;
   for (int i = 0; i < f->peer_count; i++) n += is_closed(f->peers[i], 0);
@@ -139,9 +153,11 @@ static void expect_closed(const struct fixture *f, int n) {
   AWAIT(closed_count(f) >= n, "%d peers are closed, not %d", closed_count(f), n) continue;
 }
 
-static void expect_between(int64_t ms, int64_t least, int64_t most) {
-  if (ms < least || ms > most)
-    fail_msg("cut off after %lld ms, expected %lld to %lld", (long long)ms, (long long)least, (long long)most);
+/* Since before its time began. */
+static void expect_cut(int64_t ms, int64_t timeout_ms) {
+  if (ms < timeout_ms / 2 || ms > timeout_ms + LATE_MS)
+    fail_msg("cut off after %lld ms, expected %lld to %lld", (long long)ms, (long long)timeout_ms / 2,
+             (long long)timeout_ms + LATE_MS);
 }
 
 static void expect_408(char *said) {
@@ -154,9 +170,10 @@ static void expect_408(char *said) {
 
 static void test_a_trickled_head_is_closed_by_its_deadline(void **state) {
   struct fixture *f = start(state, (struct service_limits){.head_timeout_ms = HEAD_MS});
+  const int64_t begin_ms = clock_monotonic_ms();
+  int fd = peer_from(f, 0, "GET /now HTTP/1.1\r\nHost: t\r\nX-Long: ");
   char *said;
-  expect_between(trickle(peer_from(f, 0, "GET /now HTTP/1.1\r\nHost: t\r\nX-Long: "), 'a', TRICKLE_MS, &said),
-                 HEAD_MS / 2, HEAD_MS + LATE_MS);
+  expect_cut(trickle(begin_ms, fd, 'a', TRICKLE_MS, &said), HEAD_MS);
   expect_408(said);
   assert_true(is_closed(peer_from(f, 0, ""), HEAD_MS + LATE_MS)); /* and one that says nothing at all */
   expect_answer(f->port, "GET /now", "", 200, "len=0");
@@ -164,39 +181,46 @@ static void test_a_trickled_head_is_closed_by_its_deadline(void **state) {
 
 static void test_a_trickled_body_is_closed_by_its_deadline(void **state) {
   struct fixture *f = start(state, (struct service_limits){.body_timeout_ms = BODY_MS, .pace_bytes = PACE});
+  int64_t begin_ms = clock_monotonic_ms();
   char *said;
   int fd = peer_from(f, 0, "POST /now HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000\r\n\r\n");
-  expect_between(trickle(fd, 'a', TRICKLE_MS, &said), BODY_MS / 2, BODY_MS + LATE_MS);
+  expect_cut(trickle(begin_ms, fd, 'a', TRICKLE_MS, &said), BODY_MS);
   expect_408(said);
+  begin_ms = clock_monotonic_ms();
   fd = peer_from(f, 0, "POST /now HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\nfffff\r\n");
-  expect_between(trickle(fd, 'a', TRICKLE_MS, &said), BODY_MS / 2, BODY_MS + LATE_MS);
+  expect_cut(trickle(begin_ms, fd, 'a', TRICKLE_MS, &said), BODY_MS);
   expect_408(said);
 }
 
 /* Bytes that came fast do not buy time to stall in afterwards. */
 static void test_a_body_cannot_save_up_time(void **state) {
   struct fixture *f = start(state, (struct service_limits){.body_timeout_ms = BODY_MS, .pace_bytes = PACE});
+  const int64_t begin_ms = clock_monotonic_ms();
   char *said, block[PACE + 1];
   memset(block, 'a', PACE);
   block[PACE] = '\0';
   int fd = peer_from(f, 0, "POST /now HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000\r\n\r\n");
   for (int i = 0; i < 20; i++) peer_send(fd, block); /* 20 s worth of the slowest pace */
-  expect_between(trickle(fd, 'a', TRICKLE_MS, &said), BODY_MS / 2, BODY_MS + LATE_MS);
+  expect_cut(trickle(begin_ms, fd, 'a', TRICKLE_MS, &said), BODY_MS);
   expect_408(said);
 }
 
+/* Twice as fast as it must be, by the clock: held up, it has more to send. */
 static void test_a_slow_but_steady_body_is_not_cut(void **state) {
-  enum { STALL_MS = 1000, PIECE = 200, PIECES = 60, EVERY_MS = 25 }; /* for half as long again as it may stall */
+  enum { STALL_MS = 1000, LENGTH = 12000, EVERY_MS = 25 }; /* for half as long again as it may stall */
   struct fixture *f = start(state, (struct service_limits){.body_timeout_ms = STALL_MS, .pace_bytes = PACE});
-  char head[128], piece[PIECE + 1];
-  memset(piece, 'a', PIECE);
-  piece[PIECE] = '\0';
+  char head[128], body[LENGTH];
+  memset(body, 'a', LENGTH);
   snprintf(head, sizeof head, "POST /now HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: %d\r\n\r\n",
-           PIECE * PIECES);
+           LENGTH);
+  const int64_t begin_ms = clock_monotonic_ms();
   int fd = peer_from(f, 0, head);
-  for (int i = 0; i < PIECES; i++) {
+  for (int64_t sent = 0; sent < LENGTH;) {
     clock_sleep_ms(EVERY_MS);
-    peer_send(fd, piece);
+    int64_t due = (clock_monotonic_ms() - begin_ms) * 2 * PACE / 1000;
+    if (due > LENGTH) due = LENGTH;
+    assert_int_equal(send(fd, body + sent, (size_t)(due - sent), MSG_NOSIGNAL), due - sent);
+    sent = due;
   }
   char *said = peer_read(fd, "");
   assert_non_null(strstr(said, "len=12000"));
@@ -205,7 +229,7 @@ static void test_a_slow_but_steady_body_is_not_cut(void **state) {
 
 static void test_an_idle_connection_outlives_the_head_deadline(void **state) {
   struct fixture *f = start(state, (struct service_limits){.head_timeout_ms = HEAD_MS, .idle_timeout_ms = 60000});
-  int fd = peer_from(f, 0, "GET /now HTTP/1.1\r\nHost: t\r\n\r\n");
+  int fd = peer_in_time(f, "/now");
   free(peer_read(fd, "len=0"));
   clock_sleep_ms(2 * HEAD_MS);
   peer_send(fd, "GET /now HTTP/1.1\r\nHost: t\r\n\r\n");
@@ -220,16 +244,16 @@ static void test_an_idle_connection_is_closed(void **state) {
   char *said = peer_read(fd, ""); /* it is closed without a word: words would answer the next request */
   assert_string_equal(said, "");
   free(said);
-  expect_between(clock_monotonic_ms() - begin_ms, IDLE_MS / 2, IDLE_MS + LATE_MS);
+  expect_cut(clock_monotonic_ms() - begin_ms, IDLE_MS);
 }
 
 static void test_the_head_of_a_later_request_has_a_deadline_too(void **state) {
   struct fixture *f = start(state, (struct service_limits){.head_timeout_ms = HEAD_MS, .idle_timeout_ms = 60000});
   char *said;
-  int fd = peer_from(f, 0, "GET /now HTTP/1.1\r\nHost: t\r\n\r\n");
+  int fd = peer_in_time(f, "/now");
   free(peer_read(fd, "len=0"));
   clock_sleep_ms(HEAD_MS / 2);
-  expect_between(trickle(fd, 'G', TRICKLE_MS, &said), HEAD_MS / 2, HEAD_MS + LATE_MS);
+  expect_cut(trickle(clock_monotonic_ms(), fd, 'G', TRICKLE_MS, &said), HEAD_MS);
   expect_408(said);
 }
 
@@ -237,10 +261,18 @@ static double dropped_late(void) {
   return metric_value(metrics_register(METRIC_COUNTER, "leasehold_http_connections_dropped_total", "why=\"late\"", ""));
 }
 
+/* By poll, which goes on after a process was stopped; a recv that has a time-out of its own fails then. */
+static size_t take(int fd, char *block, size_t size) {
+  struct pollfd wait = {.fd = fd, .events = POLLIN};
+  if (poll(&wait, 1, PEER_WAIT_MS) <= 0) fail_msg("nothing came within %d ms", PEER_WAIT_MS);
+  const ssize_t n = recv(fd, block, size, 0);
+  return n > 0 ? (size_t)n : 0;
+}
+
 static size_t take_all(int fd) {
   char block[65536];
   size_t got = 0;
-  for (ssize_t n; (n = recv(fd, block, sizeof block, 0)) > 0;) got += (size_t)n;
+  for (size_t n; (n = take(fd, block, sizeof block)) > 0;) got += n;
   return got;
 }
 
@@ -256,18 +288,63 @@ static void test_a_peer_that_takes_its_answer_slowly_gets_it_whole(void **state)
   struct fixture *f = start(state, (struct service_limits){.body_timeout_ms = 10 * LATE_MS, .pace_bytes = PACE});
   char first[4096];
   int fd = peer_from(f, 0, "GET /large HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
-  const ssize_t n = recv(fd, first, sizeof first, 0);
+  const size_t n = take(fd, first, sizeof first);
   assert_true(n > 0);
   clock_sleep_ms(BODY_MS / 10);
-  assert_true((size_t)n + take_all(fd) > LARGE);
+  assert_true(n + take_all(fd) > LARGE);
 }
 
 static void test_a_long_poll_outlives_every_deadline(void **state) {
   struct fixture *f =
       start(state, (struct service_limits){.head_timeout_ms = 50, .body_timeout_ms = 50, .idle_timeout_ms = 50});
-  int fd = peer_from(f, 0, "GET /wait HTTP/1.1\r\nHost: t\r\n\r\n");
-  assert_false(is_closed(fd, 150));
+  assert_false(is_closed(peer_in_time(f, "/wait"), 150));
   assert_int_equal(atomic_load(&f->hung_up), 0);
+}
+
+/* Stopped, or frozen with its container: what has come meanwhile lies unread when the watcher wakes, and it may be the
+ * first to run.  A peer that stays away afterwards is closed in the time that it had left. */
+static void test_no_peer_pays_for_time_in_which_the_process_stood_still(void **state) {
+  enum { TIMEOUT_MS = 8000, SPENT_MS = 2000, STILL_MS = 600000 };
+  const struct service_limits limits = {.connections_max = 8,
+                                        .incomplete_per_address_max = 8,
+                                        .head_timeout_ms = TIMEOUT_MS,
+                                        .body_timeout_ms = TIMEOUT_MS,
+                                        .pace_bytes = PACE,
+                                        .idle_timeout_ms = TIMEOUT_MS};
+  pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  const struct sockaddr_in name = {.sin_family = AF_INET};
+  struct http_connection *opened[4];
+  struct connections t = {0};
+  struct err err = {0};
+  (void)state;
+  assert_int_equal(connections_create(&t, &limits, &err), RC_OK);
+  for (int i = 0; i < 4; i++) {
+    int ends[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    close(ends[1]);
+    opened[i] = connection_open(&t, ends[0], (const struct sockaddr *)&name);
+  }
+  assert_int_equal(connection_admit(&t, opened[1], true, &err), RC_OK);
+  connection_sending(&t, opened[2]);
+  connection_idle(&t, opened[3]);
+  int64_t at_ms = clock_monotonic_ms();
+  pthread_mutex_lock(&lock);
+  for (int64_t spent_ms = 0; spent_ms < SPENT_MS; spent_ms += t.sweep_ms)
+    connections_sweep(&t, &lock, at_ms += t.sweep_ms);
+  connections_sweep(&t, &lock, at_ms += STILL_MS);
+  for (int i = 0; i < 4; i++) assert_false(opened[i]->doomed);
+  int64_t left_ms = 0;
+  while (!opened[0]->doomed && left_ms < TIMEOUT_MS) {
+    left_ms += t.sweep_ms;
+    connections_sweep(&t, &lock, at_ms + left_ms);
+  }
+  assert_in_range(left_ms, TIMEOUT_MS - SPENT_MS - 3 * t.sweep_ms, TIMEOUT_MS - SPENT_MS + 3 * t.sweep_ms);
+  for (int i = 0; i < 4; i++) {
+    assert_true(opened[i]->doomed);
+    close(opened[i]->fd);
+  }
+  pthread_mutex_unlock(&lock);
+  connections_free(&t);
 }
 
 /* --- addresses --- */
@@ -428,6 +505,7 @@ int main(void) {
       TEST(test_a_peer_that_does_not_take_its_answer_is_closed),
       TEST(test_a_peer_that_takes_its_answer_slowly_gets_it_whole),
       TEST(test_a_long_poll_outlives_every_deadline),
+      cmocka_unit_test(test_no_peer_pays_for_time_in_which_the_process_stood_still),
       TEST(test_incomplete_connections_of_one_address_are_bounded),
       TEST(test_bodies_that_keep_pace_do_not_give_way),
       TEST(test_parked_and_idle_connections_do_not_count_against_their_address),
