@@ -4,7 +4,6 @@ import time
 import pytest
 
 from engine import docker
-from harness import call
 from runs import begin, same_weights
 
 
@@ -12,7 +11,7 @@ def join(stack, profile, service):
     """The container that the profile adds."""
     stack.profiles = (profile,)
     try:
-        stack.pool(1)
+        stack.scale(1)
     finally:
         stack.profiles = ()
     (container,) = stack.containers(service)
@@ -43,7 +42,11 @@ def test_an_agent_without_an_engine_lives_and_holds_nothing(stack, reference):
     container = join(stack, "agent", "rollout-agent")
     stack.wait_until("it is healthy, though not ready", lambda: stack.inspect(container, ".State.Health.Status") == "healthy")
     assert "503" in docker("exec", container, "leasehold-healthcheck", "8300", "/readyz", fails=True)
-    (agent,) = [worker for worker in call("GET", f"{stack.coordinator.url}/v1/workers")["workers"] if worker["name"] == f"agent-{container}-8300"]
+
+    def registered():
+        return next((worker for worker in stack.workers() if worker["name"] == f"agent-{container}-8300"), None)
+
+    agent = stack.wait_until("it is registered", registered)
     assert agent["live"] and agent["leases"] == 0 and agent["exactness"] == "foreign"
     leave(stack, container)
     same_weights(stack, run, reference)
