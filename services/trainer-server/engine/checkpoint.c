@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/json/json.h"
@@ -689,13 +690,15 @@ static enum rc asked_path(char path[static LIMIT_PATH_MAX], const char *run_dir,
 bool checkpoint_ask(const char *state_dir, const char *run, int64_t version) {
   char dir[LIMIT_PATH_MAX], path[LIMIT_PATH_MAX];
   struct err err = {0};
+  const int64_t ms = clock_wall_ms(); /* as asked_since_ms; a file's own time follows steps of the machine's clock */
+  const struct timespec times[] = {{.tv_nsec = UTIME_OMIT}, {ms / 1000, ms % 1000 * 1000000}};
   pthread_mutex_lock(&asking);
   const bool there = checkpoint_exists(state_dir, run, version);
   if (there) {
     enum rc rc = path_format(dir, &err, "%s/%s", state_dir, run);
     if (rc == RC_OK) rc = asked_path(path, dir, version, &err);
     const int fd = rc == RC_OK ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644) : -1;
-    if (rc == RC_OK && (fd < 0 || futimens(fd, NULL) != 0)) err_set_errno(&err, RC_IO, "writing %s", path);
+    if (rc == RC_OK && (fd < 0 || futimens(fd, times) != 0)) err_set_errno(&err, RC_IO, "writing %s", path);
     if (fd >= 0) close(fd);
     if (err.rc != RC_OK)
       log_warn("a step under way may remove version %" PRId64 " of run %s: %s", version, run, err.message);

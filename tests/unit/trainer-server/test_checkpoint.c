@@ -1,7 +1,19 @@
 /* Checkpoints: what is loaded is what was written, bit for bit, or it is refused; and training goes on from one as if
  * nothing had happened. */
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include "common/base/clock.h"
 #include "tests/unit/trainer-server/checkpoints.h"
+
+/* The machine's clock, as far as this program asks for it: files' times are the kernel's. */
+static time_t clock_ahead_s;
+
+int clock_gettime(clockid_t id, struct timespec *out) {
+  const int rc = (int)syscall(SYS_clock_gettime, id, out);
+  if (rc == 0 && id == CLOCK_REALTIME) out->tv_sec += clock_ahead_s;
+  return rc;
+}
 
 /* Everything comes back: metadata to the last digit, weights, masters, moments; and the folder is one that
  * transformers would load. */
@@ -204,10 +216,35 @@ static void what_is_asked_for_stays_until_the_runs_steps_can_name_it(void **stat
   assert_true(exists("r7/v0") && exists("r7/v4") && !exists("r7/v2"));
 }
 
+/* Machines that start with a clock that is ahead have it set back once they have asked for the time.  The mark that a
+ * version was asked for has its file's time, which was of the clock that is set: it seemed to be an hour old, and the
+ * next step removed the checkpoint. */
+static void what_is_asked_for_stays_though_the_machines_clock_was_set_back(void **state) {
+  (void)state;
+  struct err err = {0};
+  char path[LIMIT_PATH_MAX];
+  for (int v = 0; v <= 4; v++) {
+    snprintf(path, sizeof path, "%s/r7/v%d", state_dir, v);
+    assert_rc(RC_OK, file_make_dirs(path, &err), err);
+    write_text(path, "trainer_state.json", "x");
+  }
+  const struct kept_checkpoints kept = {.asked_since_ms = clock_wall_ms() - 60000};
+  assert_true(kept.asked_since_ms > clock_real_ms());
+  assert_true(checkpoint_ask(state_dir, "r7", 2));
+  assert_rc(RC_OK, checkpoint_keep(state_dir, "r7", &kept, &err), err);
+  assert_rc(RC_OK, checkpoint_prune(state_dir, "r7", 4, 1, 0, &err), err);
+  assert_true(exists("r7/v2") && !exists("r7/v3"));
+}
+
 int main(void) {
+  clock_ahead_s = 3600;
+  clock_wall_ms(); /* from here on it goes on evenly */
+  clock_ahead_s = 0;
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(named_versions_stay, set_up, tear_down),
       cmocka_unit_test_setup_teardown(what_is_asked_for_stays_until_the_runs_steps_can_name_it, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(what_is_asked_for_stays_though_the_machines_clock_was_set_back, set_up,
+                                      tear_down),
       cmocka_unit_test_setup_teardown(what_was_written_is_loaded, set_up, tear_down),
       cmocka_unit_test_setup_teardown(training_goes_on_bit_for_bit, set_up, tear_down),
       cmocka_unit_test_setup_teardown(half_written_checkpoints_are_ignored, set_up, tear_down),
