@@ -21,7 +21,8 @@ pytestmark = pytest.mark.alone
 ROUNDS = 4
 ABC = ("a", "b", "c")
 STAGE_TIMEOUT_MS = 3000
-LATE_S = 1  # beyond the time-out
+LATE_S = 2.5  # beyond the time-out: on a busy machine, but before a second one
+PATIENT_MS = 60000  # of a push that waits for nobody: half of it is never waited for, whatever else the machine does
 
 
 class Server:
@@ -143,8 +144,11 @@ def test_a_server_lost_in_the_middle_of_a_run(base_model, reference, tmp_path, h
         config = grpo_config(ROUNDS)
         config["stage_timeout_ms"] = STAGE_TIMEOUT_MS
         run = cluster.create_run(config)
-        cluster.wait_until("a version", lambda: (cluster.status(run)["round"] or 0) >= 1)
+        # rounds are quick: the coordinator stands still while it happens, so that there are some left
+        cluster.coordinator.freeze_when("a version", lambda: ways(cluster))
+        assert max(ways(cluster))[0] < ROUNDS - 1, ways(cluster)
         pool["c"].signal(how)
+        cluster.coordinator.thaw()
         assert digests(cluster.wait(run)) == reference
         went = ways(cluster)
         assert went[max(went)[0], "a"] == 2, went
@@ -170,16 +174,22 @@ class Hand:
         worker = self.workers[name]
         return {"worker_id": worker["id"], "url": worker["url"], "fabric_place": worker["fabric"]["place"]}
 
-    def push(self, names):
+    def push(self, names, timeout_ms=STAGE_TIMEOUT_MS):
         """{name: by which way it was staged, or None}, and the seconds that the push took."""
         step = f"r1.{self.version}"
-        body = {"step_id": step, "version": self.version, "groups": [], "denominator": 0, "last": False, "stage_timeout_ms": STAGE_TIMEOUT_MS}
+        body = {"step_id": step, "version": self.version, "groups": [], "denominator": 0, "last": False, "stage_timeout_ms": timeout_ms}
         call("POST", self.url + "/submit-step", {**self.authority, **body, "push_to": [self.target(name) for name in names]})
         done = call("GET", f"{self.url}/steps/{step}?wait_ms=60000")
         assert done["state"] == "done"
         self.version += 1
         assert all(p["staged"] == (p["way"] is not None) and (not p["staged"] or p["digest"] == done["digest"]) for p in done["pushes"])
         return {name: p["way"] for name, p in zip(names, done["pushes"])}, done["push_us"] / 1e6
+
+    def push_at_once(self, names):
+        """Where nobody is waited for: by which way each was staged."""
+        went, took = self.push(names, PATIENT_MS)
+        assert took < PATIENT_MS / 2000, "somebody was waited for"
+        return went
 
     def communicators(self):
         return self.trainer.metric("leasehold_trainer_communicators_total")
@@ -214,20 +224,17 @@ def test_a_frozen_server_costs_the_others_half_a_time_out_once(base_model, tmp_p
         assert "http" in went.values() or victim == "c" and joined, went
         assert STAGE_TIMEOUT_MS / 1000 - 0.1 <= took < STAGE_TIMEOUT_MS / 1000 + LATE_S
         assert hand.communicators() == made
-        went, took = hand.push(others)
-        assert went == dict.fromkeys(others, "fabric") and took < 1
+        assert hand.push_at_once(others) == dict.fromkeys(others, "fabric")
         assert hand.communicators() == made + 1
         hand.pool[victim].signal(signal.SIGCONT)
-        went, took = hand.push(ABC)
-        assert went == everywhere("fabric") and took < 1
+        assert hand.push_at_once(ABC) == everywhere("fabric")
         assert hand.communicators() == made + 2
 
 
 def test_flipped_bytes_are_refused_and_the_server_left_out(base_model, tmp_path):
     with by_hand(tmp_path, base_model, sick={"b": "flip-incoming"}) as hand:
         for made in (1, 2, 2):
-            went, took = hand.push(ABC)
-            assert went == {"a": "fabric", "b": "http", "c": "fabric"} and took < 1
+            assert hand.push_at_once(ABC) == {"a": "fabric", "b": "http", "c": "fabric"}
             assert hand.communicators() == made
         log = hand.trainer.log_text()
         assert "fault: flipped bit" in log and "was announced with digest" in log
@@ -241,9 +248,11 @@ def test_a_fabric_that_does_not_work_rests(base_model, tmp_path):
         hand.workers["b"]["fabric"]["place"] = hand.workers["c"]["fabric"]["place"]
         tried = []
         for _ in range(5):
+            before = hand.trainer.log_text().count(" was not broadcast: ")
             went, took = hand.push(("a", "b"))
             assert went == {"a": "http", "b": "http"}
-            tried.append(took > STAGE_TIMEOUT_MS / 2000 - 0.1)
+            tried.append(hand.trainer.log_text().count(" was not broadcast: ") > before)
+            assert not tried[-1] or took > STAGE_TIMEOUT_MS / 2000 - 0.1
             assert took < STAGE_TIMEOUT_MS / 1000 + LATE_S
         assert tried == [True, False, True, False, False]
         assert hand.push(("a", "c"))[0] == {"a": "fabric", "c": "fabric"}, "other members are tried at once"
@@ -256,8 +265,7 @@ def test_a_killed_server_takes_nobody_along(base_model, tmp_path):
         went, took = hand.push(ABC)
         assert went["a"] is None and went["b"] and went["c"] == "http"
         assert took < STAGE_TIMEOUT_MS / 1000 + LATE_S
-        went, took = hand.push(("b", "c"))
-        assert went == {"b": "fabric", "c": "fabric"} and took < 1
+        assert hand.push_at_once(("b", "c")) == {"b": "fabric", "c": "fabric"}
 
 
 # ---- bad offers ----
@@ -328,8 +336,7 @@ def test_offers_that_no_server_could_take_up(base_model, tmp_path):
             return "joining was given up by member 1 of 2" in hand.trainer.log_text()
 
         wait_until("the offer of one that hangs up is given up", given_up, 20)
-        went, took = hand.push(ABC)
-        assert went == everywhere("fabric") and took < 1
+        assert hand.push_at_once(ABC) == everywhere("fabric")
 
 
 def test_malformed_offers_to_a_server_without_a_fabric(base_model, tmp_path):

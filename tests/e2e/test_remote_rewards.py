@@ -217,7 +217,7 @@ def counted_ms(cluster, run):
 
 
 def test_a_deadline_goes_on_where_a_killed_coordinator_left_it(cluster, judge, expected):
-    deadline_ms, before_ms = 3000, 2200  # beginning anew it would come to their sum
+    deadline_ms, before_ms = 6000, 5000  # beginning anew it would come to their sum
     judge.kill()
     run = cluster.create_run(config(http(judge, deadline_ms=deadline_ms)))
     cluster.wait_until("the deadline is near", lambda: counted_ms(cluster, run) >= before_ms)
