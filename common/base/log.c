@@ -31,7 +31,8 @@ static const struct {
   const char *name;
   bool number;
 } KEYS[LOG_KEY_COUNT] = {{"run", false},     {"round", true},  {"group", false}, {"lease", false}, {"version", true},
-                         {"request", true}, {"trace", false}, {"span", false},  {"parent", false}, {NULL, false}};
+                         {"request", true}, {"request_id", false}, {"trace", false}, {"span", false},
+                         {"parent", false}, {NULL, false}};
 
 void log_init(const char *component, enum log_level least) {
   snprintf(log_component, sizeof log_component, "%s", component);
@@ -195,7 +196,7 @@ static void put_field(struct line *l, const char *name, const char *value, bool 
   if (quoted) l->text[l->len++] = '"'; /* put leaves room for it */
 }
 
-/* The context's values fit whatever they hold: a peer may fill three of them, with 63 bytes of up to six characters
+/* The context's values fit whatever they hold: a peer may fill four of them, with 63 bytes of up to six characters
  * each. */
 static void structured(struct line *l, const char *time, const char *level, const char *message) {
   put_field(l, "time", time, false);

@@ -34,7 +34,8 @@ void log_write(enum log_level level, const char *format, ...) __attribute__((for
 /* ---- the calling thread's context ---- */
 
 /* Keys "run" ("r7"), "round" (12), "group" ("r7.12.3"), "lease", "version" (a number), "request" (counts this
- * process's), and of the trace (common/http/trace.h) "trace", "span", "parent". */
+ * process's), "request_id" (the client's name of it), and of the trace (common/http/trace.h) "trace", "span",
+ * "parent". */
 enum log_key {
   LOG_RUN,
   LOG_ROUND,
@@ -42,6 +43,7 @@ enum log_key {
   LOG_LEASE,
   LOG_VERSION,
   LOG_REQUEST,
+  LOG_REQUEST_ID,
   LOG_TRACE,
   LOG_SPAN,
   LOG_PARENT,

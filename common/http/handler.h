@@ -40,7 +40,7 @@
 
 struct http_request; /* one exchange */
 
-enum { HTTP_PARAMS_MAX = 4 };
+enum { HTTP_PARAMS_MAX = 4, HTTP_REQUEST_ID_CHARS = 63 };
 
 typedef void (*http_handler)(struct http_request *request, void *context);
 
@@ -89,6 +89,9 @@ enum rc http_body_json_fitted(struct http_request *r, const struct json **out, s
 struct arena *http_arena(struct http_request *r);
 /* What the caller's token stands for; roles 0 where no token is asked for. */
 struct token_claim http_caller(const struct http_request *r);
+/* What its answer's x-request-id says: the client's X-Request-Id if that is 1 to HTTP_REQUEST_ID_CHARS visible ASCII
+ * characters, else its span's id. */
+const char *http_request_id(const struct http_request *r);
 /* The numeric address that the request came from. */
 const char *http_peer(struct http_request *r);
 /* Frees the body and its JSON early, in the handler, and gives their charge back: nothing that was read from them may

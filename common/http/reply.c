@@ -35,6 +35,7 @@ struct MHD_Response *reply_headers(struct http_request *r, struct MHD_Response *
     return NULL;
   }
   if (content_type != NULL) MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, content_type);
+  if (r->id[0]) MHD_add_response_header(response, "x-request-id", r->id);
   for (int i = 0; i < r->reply_header_count; i++)
     if (MHD_add_response_header(response, r->reply_headers[i].name, r->reply_headers[i].value) != MHD_YES)
       log_error("http: header %s dropped: it is no valid header", r->reply_headers[i].name);
@@ -143,7 +144,7 @@ void reply_error(struct http_request *r, int status, const struct err *err) {
   struct buf body = BUF_INIT;
   write_error(r, &body, &status, err);
   if (err->rc == RC_IO || err->rc == RC_CORRUPT || err->rc == RC_INTERNAL || err->rc == RC_NO_MEMORY)
-    log_error("http: answered %d: %s", status, err->message);
+    log_error("http: answered %d to x-request-id %s: %s", status, r->id, err->message);
   if (body.failed) { /* a constant text needs no allocation of ours */
     buf_free(&body);
     http_reply_text(r, status, "out of memory\n");

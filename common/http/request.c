@@ -237,6 +237,8 @@ const char *http_peer(struct http_request *r) {
   return kept == NULL ? "" : kept;
 }
 
+const char *http_request_id(const struct http_request *r) { return r->id; }
+
 struct arena *http_arena(struct http_request *r) {
   return &r->arena;
 }

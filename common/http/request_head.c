@@ -16,6 +16,7 @@
 #include "common/http/reply.h"
 #include "common/http/request.h"
 #include "common/http/request_body.h"
+#include "common/http/request_log.h"
 #include "common/http/route.h"
 #include "common/http/status.h"
 #include "common/http/tls_server.h"
@@ -119,6 +120,7 @@ static void check_route(struct http_request *r, const char *method) {
 void request_begin(struct http_request *r, struct MHD_Connection *connection, const char *method) {
   r->begun = true;
   r->connection = connection;
+  request_log_name(r);
   if (r->refused_status == 0) check_head(r, method);
   if (r->refused_status == 0) check_route(r, method);
   if (r->refused_status != 0) return;

@@ -1,6 +1,7 @@
 /* Sets a request's log context, and logs that it was answered. */
 #include "common/http/request_log.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -41,14 +42,29 @@ static int params_of(const struct http_route *route) {
   return count;
 }
 
+static bool is_visible(const char *text) {
+  for (const char *c = text; *c; c++)
+    if (*c <= ' ' || *c > '~') return false;
+  return true;
+}
+
+/* Of the client's making only what is short and harmless in a header and in a log: proxies set it, so another is no
+ * reason to refuse the request. */
+void request_log_name(struct http_request *r) {
+  const char *given = http_header(r, "X-Request-Id");
+  trace_take(r);
+  const bool taken = given && *given && strlen(given) <= HTTP_REQUEST_ID_CHARS && is_visible(given);
+  snprintf(r->id, sizeof r->id, "%s", taken ? given : r->trace.span);
+}
+
 void request_log_begin(struct http_request *r) {
   if (r->number == 0) {
     r->number = atomic_fetch_add(&requests_seen, 1) + 1;
     r->begun_us = clock_monotonic_us();
-    trace_take(r);
   }
   log_context_clear();
   log_context_number(LOG_REQUEST, r->number);
+  log_context_set(LOG_REQUEST_ID, strcmp(r->id, r->trace.span) == 0 ? NULL : r->id);
   trace_set(&r->trace);
   for (int i = 0; r->route != NULL && i < params_of(r->route); i++) log_context_id(r->params[i]);
 }
@@ -58,7 +74,7 @@ void request_log_end(void) { log_context_clear(); }
 void request_log_answered(struct http_request *r, int status) {
   if (!log_wanted(LOG_DEBUG)) return;
   request_log_begin(r);
-  log_debug("http: %s %s answered %d after %.3f ms", r->route ? r->route->method : "a request of",
-            r->route ? r->route->path : "no route", status, (double)(clock_monotonic_us() - r->begun_us) * 1e-3);
+  log_debug("http: %s %s answered %d after %.3f ms, x-request-id %s", r->route ? r->route->method : "a request of",
+            r->route ? r->route->path : "no route", status, (double)(clock_monotonic_us() - r->begun_us) * 1e-3, r->id);
   request_log_end();
 }

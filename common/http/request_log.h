@@ -1,4 +1,4 @@
-/* What is logged on behalf of a request: its number, its trace, what its path names.
+/* What is logged on behalf of a request: its number, its trace, its id, what its path names.
  *
  * The thread that calls a request's handler has it as its log context from request_log_begin to request_log_end; work
  * that the handler hands to other threads takes it along (common/base/log.h). */
@@ -7,6 +7,8 @@
 
 #include "common/http/server_state.h"
 
+/* The header has come: the request gets its trace and its id. */
+void request_log_name(struct http_request *r);
 void request_log_begin(struct http_request *r);
 void request_log_end(void);
 /* At level debug, how it was answered.  On the connection's thread, before the answer is queued. */

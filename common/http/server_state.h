@@ -80,8 +80,9 @@ struct http_request {
   int refused_status; /* not 0: the handler is not called, `refused` is the answer */
   struct err refused;
 
-  int64_t number, begun_us; /* set by request_log.c; number 0: not yet */
+  int64_t number, begun_us; /* set by request_log.c, as what follows; number 0: not yet */
   struct trace trace;
+  char id[HTTP_REQUEST_ID_CHARS + 1]; /* with the trace when the header has come */
 
   struct http_pair reply_headers[HTTP_REPLY_HEADERS_MAX];
   int reply_header_count;

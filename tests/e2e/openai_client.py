@@ -183,6 +183,21 @@ def kinds_of_errors():
     assert not_offered.status_code == 501
 
 
+def request_ids():
+    """What the client shows as _request_id and request_id finds the answer and, in the server's log, the request."""
+    first, second = chat(max_tokens=1), chat(max_tokens=1)
+    assert first.id == "chatcmpl-" + first._request_id and first._request_id != second._request_id
+    named = {"X-Request-Id": "agent-7"}
+    assert (chat(extra_headers=named).id, chat(extra_headers=named)._request_id) == ("chatcmpl-agent-7", "agent-7")
+    assert client.completions.create(model=MODEL, prompt="1", max_tokens=1, extra_headers=named).id == "cmpl-agent-7"
+    assert client.models.list(extra_headers=named)._request_id == "agent-7"
+    with chat(stream=True, extra_headers=named) as stream:
+        assert stream.response.headers["x-request-id"] == "agent-7" and {chunk.id for chunk in stream} == {"chatcmpl-agent-7"}
+    assert refused(openai.BadRequestError, "top_logprobs", chat, top_logprobs=2, extra_headers=named).request_id == "agent-7"
+    both = chat(extra_headers=named, extra_body={"request_id": "mine"})
+    assert (both.id, both._request_id) == ("mine", "agent-7")
+
+
 def lengths():
     short = chat(max_completion_tokens=3, extra_body={"ignore_eos": True})
     assert short.usage.completion_tokens == 3, "max_completion_tokens wins over max_tokens"
@@ -214,7 +229,7 @@ def a_stream_that_is_left():
         next(iter(stream))
 
 
-CHECKS = (models, completions, chat_whole, chat_stream, chat_stream_helper, parts_of_content, stops, penalties, tool_calls, tool_calls_in_a_stream, what_is_not_offered, kinds_of_errors, lengths, asynchronous, a_stream_that_is_left)
+CHECKS = (models, completions, chat_whole, chat_stream, chat_stream_helper, parts_of_content, stops, penalties, tool_calls, tool_calls_in_a_stream, what_is_not_offered, kinds_of_errors, request_ids, lengths, asynchronous, a_stream_that_is_left)
 
 
 def main():

@@ -12,10 +12,11 @@ import pytest
 
 from harness import BIN, DATA, Cluster, exchange, grpo_config
 
-KEYS = {"time", "level", "service", "run", "round", "group", "lease", "version", "request", "trace", "span", "parent", "message"}
+KEYS = {"time", "level", "service", "run", "round", "group", "lease", "version", "request", "request_id", "trace", "span", "parent", "message"}
 NUMBERS = {"round", "version", "request"}
 LEVELS = {"debug", "info", "warn", "error"}
 FORGED = 'evil"\n{"level":"error","message":"forged"}\r\nlevel=error message=forged \u2028\u0085\x1b[2J\x7f end.jsonl'
+NAMED = 'mine:"1"\\='
 
 
 def logfmt(line):
@@ -74,6 +75,7 @@ def logged(base_model, tmp_path_factory):
         shutil.copy(data / "train.jsonl", data / FORGED)
         run = cluster.create_run(made)
         cluster.wait(run)
+        exchange("GET", f"{server.url}/v1/model", headers={"X-Request-Id": NAMED})
         exchange("GET", f"{server.url}/v1/model", headers={"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"})
         exchange("GET", f"{server.url}/v1/model", headers={"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00F067AA0BA902B7-01"})
         status = cluster.status(run)
@@ -100,6 +102,14 @@ def test_lines_say_what_they_are_for(logged):
     jobs = [record for record in records["trainer"] if record["message"].startswith("job ") and "round" in record]
     assert {(record["run"], record["round"], record["version"]) for record in jobs} == {(run, 0, 0), (run, 1, 1)}
     assert any(record.get("run") == run and f"run {run} is completed" in record["message"] for record in records["coordinator"])
+
+
+def test_lines_have_the_clients_name_of_its_request(logged):
+    records, _ = logged
+    named = [record for every in records.values() for record in every if "request_id" in record]
+    assert {record["request_id"] for record in named} == {NAMED} and any("GET /v1/model answered 200" in record["message"] for record in named)
+    others = [record for record in records["server"] if "answered" in record["message"] and "request_id" not in record]
+    assert others and all(record["message"].endswith(", x-request-id " + record["span"]) for record in others)
 
 
 def traces(records, *words, **fields):

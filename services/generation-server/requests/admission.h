@@ -27,7 +27,7 @@ struct admission {
  * draining. */
 struct loaded_model *admission_model(struct admission *a, bool ready, struct err *err);
 
-/* A number for each request: its name, and its seed if it brings none. */
+/* A number for each request: its seed if it brings none. */
 uint64_t admission_number(struct admission *a);
 
 /* Before the work of making jobs: RC_FULL when no sample would fit. */

@@ -249,7 +249,7 @@ enum rc generate_call_make(struct generate_call **out, struct admission *a, stru
   if (p->id)
     snprintf(call->id, sizeof call->id, "%s", p->id);
   else
-    snprintf(call->id, sizeof call->id, "%s%llu", p->shape->id_prefix, (unsigned long long)number);
+    snprintf(call->id, sizeof call->id, "%s%s", p->shape->id_prefix, http_request_id(r));
   const uint64_t seed = p->has_seed ? p->seed : a->start_seed + number;
   rc = make_parts(call, p, arena, err);
   for (size_t i = 0; i < p->prompt_count && rc == RC_OK; i++) rc = add_prompt(call, p, i, seed, err);

@@ -17,7 +17,7 @@ struct requests;
 
 /* How answers are written. */
 struct generate_shape {
-  const char *id_prefix;
+  const char *id_prefix; /* of the answer's id */
   /* The answer to a call whose jobs have ended; on the replier's thread. */
   enum rc (*whole)(struct generate_call *call, struct choice_scratch *m, struct json_writer *w, struct err *err);
   /* One event of a stream: a piece of a choice; on the streamer's thread, as is tail.  When it writes nothing there is
@@ -41,7 +41,7 @@ struct generate_prompt {
 struct generate_params {
   const struct generate_prompt *prompts; /* may lie in the request's body */
   size_t prompt_count;
-  const char *id;         /* the client's name of the request; NULL: it gets one */
+  const char *id;         /* the answer's, of the client's making; NULL: made of http_request_id */
   int32_t max_new_tokens; /* 0: as many as there is room for */
   int32_t min_new_tokens, top_k, n;
   double temperature, top_p, min_p;

@@ -214,6 +214,38 @@ static void test_a_route_tells_its_errors_in_its_own_form(void **state) {
   expect_answer(port, "GET /v1/teapot", "", 405, "\"code\":\"unsupported\"");
 }
 
+/* Of whatever kind the answer is; an id that could do harm is replaced, and one of ours is new each time. */
+static void test_answers_have_the_id_of_their_request(void **state) {
+  (void)state;
+  static const char own[] = "X-Request-Id: agent-7/\"a\"\r\n", named[] = "x-request-id: agent-7/\"a\"\r\n";
+  char longest[128], too_long[128], contains[128];
+  expect_answer(port, "GET /v1/runs/r7", own, 200, named);
+  expect_answer(port, "GET /v1/full", own, 429, named);
+  expect_answer(port, "GET /nowhere", own, 404, named);
+  expect_answer(port, "GET /v1/runs/%zz", own, 422, named);
+  expect_answer(port, "GET /v1/event", own, 200, named);
+  expect_answer(port, "GET /v1/file", own, 200, named);
+  expect_answer(port, "GET /healthz", own, 200, named);
+  snprintf(longest, sizeof longest, "X-Request-Id: %063d\r\n", 7);
+  snprintf(contains, sizeof contains, "x-request-id: %063d\r\n", 7);
+  expect_answer(port, "GET /healthz", longest, 200, contains);
+  snprintf(too_long, sizeof too_long, "X-Request-Id: %064d\r\n", 7);
+  const char *const replaced[] = {too_long, "X-Request-Id: a b\r\n", "X-Request-Id: \xc3\xa9\r\n", "X-Request-Id:\r\n",
+                                  ""};
+  char before[17] = "";
+  for (size_t i = 0; i < sizeof replaced / sizeof replaced[0]; i++) {
+    char *answer = ask_line(port, "GET /healthz", replaced[i]);
+    const char *id = strstr(answer, "x-request-id: ");
+    assert_non_null(id);
+    id += strlen("x-request-id: ");
+    assert_int_equal(strspn(id, "0123456789abcdef"), 16);
+    assert_memory_equal(id + 16, "\r\n", 2);
+    assert_memory_not_equal(id, before, 16);
+    memcpy(before, id, 16);
+    free(answer);
+  }
+}
+
 static void test_query(void **state) {
   (void)state;
   expect_answer(port, "GET /v1/runs/latest?wait_ms=60000&name=a+b%26c", "", 200, "wait=60000 name=a b&c");
@@ -515,6 +547,7 @@ int main(void) {
       cmocka_unit_test(test_wrong_method),
       cmocka_unit_test(test_what_is_not_offered_need_not_be_asked_for_again),
       cmocka_unit_test(test_a_route_tells_its_errors_in_its_own_form),
+      cmocka_unit_test(test_answers_have_the_id_of_their_request),
       cmocka_unit_test(test_malformed_targets),
       cmocka_unit_test(test_targets_in_absolute_form),
       cmocka_unit_test(test_query),
