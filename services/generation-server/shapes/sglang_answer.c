@@ -42,7 +42,7 @@ static struct told told_of(const struct generate_call *call, const struct choice
                        .item = item,
                        .choice = c,
                        .job = c->sample->job,
-                       .count = item->only_prompt ? 0 : c->told,
+                       .count = c->told,
                        .last = last};
 }
 
@@ -138,7 +138,7 @@ static void write_finish(const struct told *t, struct json_writer *w) {
     return;
   }
   const enum finish_reason finish = choice_finish(t->choice);
-  const bool cut = t->item->only_prompt && finish != FINISH_ABORT;
+  const bool cut = t->choice->only_prompt && finish != FINISH_ABORT;
   json_object_begin(w);
   json_kv_string(w, "type", finish_reason_name(cut ? FINISH_LENGTH : finish));
   if (cut || finish == FINISH_LENGTH) {

@@ -168,13 +168,13 @@ static enum rc read_sampling(struct generate_params *p, struct sglang_item *item
     return err_set(err, RC_INVALID, "min_new_tokens", "expected at most max_new_tokens, %d, got %d", p->max_new_tokens,
                    p->min_new_tokens);
   const struct json *most = v ? json_get(v, "max_new_tokens") : NULL;
-  p->cuts_to_room = !has_max;
+  p->cuts_to_room = p->cuts_any = !has_max;
   if (most && json_type_of(most) == JSON_NULL) p->max_new_tokens = 0; /* as many as there is room for */
   p->has_seed |= has_seed;
   p->changes.repetition_of_sample = true;
   item->keeps_stop = p->keeps_stop;
-  item->only_prompt = has_max && p->max_new_tokens == 0;
-  if (item->only_prompt) p->max_new_tokens = 1;
+  p->only_prompt = has_max && p->max_new_tokens == 0;
+  if (p->only_prompt) p->max_new_tokens = 1;
   return RC_OK;
 }
 

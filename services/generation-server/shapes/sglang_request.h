@@ -14,7 +14,6 @@ struct sglang_item {
   bool logprobs;            /* of the tokens that were sampled, and of the prompt's from logprob_start on */
   int32_t logprob_start;    /* -1: none of the prompt's */
   int32_t top_count;        /* likeliest tokens shown beside each */
-  bool only_prompt;         /* max_new_tokens 0: the one token that was drawn is not told */
   bool keeps_stop;          /* the token that ended a sample is part of the text */
   int32_t *told;            /* [n] tokens of each choice when it was last told of, in a stream */
 };
