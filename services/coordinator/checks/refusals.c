@@ -107,13 +107,15 @@ static void excuse(char *out, size_t size, const struct refused_sample *r, const
   out += told;
   size -= told;
   if (d->others.tokens < VERDICT_CALM_TOKENS)
-    snprintf(out, size, "; nobody is accused: %" PRId64 " older tokens of others in the step cannot tell",
-             d->others.tokens);
+    snprintf(out, size,
+             "; nobody is accused: others' older tokens would tell whether the policy moves so fast; at least %d are "
+             "needed, and the step has %" PRId64,
+             VERDICT_CALM_TOKENS, d->others.tokens);
   else
     snprintf(out, size,
-             "; nobody is accused: the policy moves so fast that %" PRId64
-             " older tokens of others, %" PRId64 " versions behind as it was, would be %.3g off",
-             d->others.tokens, r->lag, verdict_distance(&d->others, r->lag));
+             "; nobody is accused: the policy moves so fast that others' older tokens in the step would be %.3g off at "
+             "%" PRId64 " versions behind, as it was",
+             verdict_distance(&d->others, r->lag), r->lag);
 }
 
 /* ---- a batch ---- */
