@@ -321,19 +321,13 @@ static bool is_request(const struct engine *e, const struct decode_job *job, con
   return (void)e, (void)m, job->kind == DECODE_JOB_OF_REQUEST;
 }
 
-static void show_state(struct engine *e) {
-  atomic_store(&e->shown_slots_busy, e->slots_busy);
-  atomic_store(&e->shown_waiting, e->live_count - e->slots_busy);
-  atomic_store(&e->shown_pages_free, kv_pages_free(e->kv));
-}
-
 /* Who sees the pause sees what it has left. */
 static void pause(struct engine *e, const struct message *m) {
   if (m->pause == ENGINE_PAUSE_ABORT) end_jobs(e, is_request, m, DECODE_JOB_DROPPED);
   for (int i = 0; i < e->live_count && m->pause == ENGINE_PAUSE_RETRACT; i++)
     sample_evict(e, e->live[i]); /* one without a slot may share its prompt's */
   settle(e);
-  show_state(e);
+  samples_show(e);
   atomic_store(&e->pausing, m->pause == ENGINE_PAUSE_WAIT);
   atomic_store(&e->paused, m->pause != ENGINE_PAUSE_WAIT);
 }
@@ -408,7 +402,7 @@ bool engine_step(struct engine *e) {
   activation_settle(e);
   if (computed) activation_step_ended(e, clock_monotonic_us());
   rest_when_due(e);
-  show_state(e);
+  samples_show(e);
   return told || computed;
 }
 
@@ -419,7 +413,7 @@ static void *engine_main(void *argument) {
     if (!engine_step(e)) take_messages(e, ENGINE_IDLE_MS);
   end_jobs(e, is_any, NULL, DECODE_JOB_DROPPED);
   settle(e);
-  show_state(e);
+  samples_show(e);
   return NULL;
 }
 

@@ -401,6 +401,7 @@ bool step_run(struct engine *e) {
     activation_rests(e);
     return false;
   }
+  samples_show(e); /* who is told a token sees its sample in a slot */
   activation_step_begins(e, begin_us);
   e->step_begin_us = begin_us;
   const void *hidden = forward_rows(e);

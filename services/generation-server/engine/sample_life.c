@@ -38,6 +38,12 @@ void sample_enter_slot(struct engine *e, struct sample *s) {
   s->state = DECODE_RUNNING;
 }
 
+void samples_show(struct engine *e) {
+  atomic_store(&e->shown_slots_busy, e->slots_busy);
+  atomic_store(&e->shown_waiting, e->live_count - e->slots_busy);
+  atomic_store(&e->shown_pages_free, kv_pages_free(e->kv));
+}
+
 void sample_drop_kv(struct engine *e, struct sample *s) {
   kv_truncate(e->kv, &s->kv, 0);
   s->kv_used = false;

@@ -12,6 +12,8 @@ void sample_enter_slot(struct engine *e, struct sample *s);
 void sample_evict(struct engine *e, struct sample *s);
 /* The pages alone go back: the sample computes its positions again. */
 void sample_drop_kv(struct engine *e, struct sample *s);
+/* Publishes how many slots and pages are taken and how many samples wait. */
+void samples_show(struct engine *e);
 /* Publishes what has been written to the sample: its follower may read so far. */
 void sample_show(struct engine *e, struct sample *s);
 /* The sample has its last token; its job ends with its last sample. */
