@@ -3,14 +3,9 @@
 SGLang asks for kernels for GPUs, which its engine for CPUs does without: what is named below is left out.  Of sgl_kernel, its own, PyPI has the one for GPUs alone;
 on a CPU without AMX nothing is called of it but its name, so a module stands there which says what was missing when something is.
 """
-import pathlib
-import re
-import shutil
-import subprocess
-import sys
+from engine_packages import installed
 
 VERSION = "0.5.23"
-VENV = pathlib.Path(__file__).resolve().parents[2] / "build/sglang"
 FOR_GPUS = r"(apache-tvm-ffi|av|build|cuda-python|decord2|deepseek-recipe|flash-attn|flashinfer|humming|kernels|modelscope|nvidia|nvshmem|quack|sgl-|sglang-kernel|smg-grpc|" \
            r"tilelang|tml-renderers|torch_memory_saver|torchaudio|torchcodec)"
 STAND_IN = '''\
@@ -25,25 +20,12 @@ def __getattr__(name):
 '''
 
 
-def pip(*args):
-    subprocess.run([VENV / "bin/pip", "install", "--quiet", "--disable-pip-version-check", *args], check=True)
+def stand_in(about):
+    kernels = about.parent / "sgl_kernel"
+    kernels.mkdir()
+    (kernels / "__init__.py").write_text(STAND_IN)
 
 
 def sglang_python():
     """The Python that can run sglang.launch_server."""
-    stamp = VENV / "installed"
-    if stamp.exists() and stamp.read_text() == VERSION:
-        return VENV / "bin/python"
-    shutil.rmtree(VENV, ignore_errors=True)
-    subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
-    pip("--no-deps", f"sglang=={VERSION}")
-    (about,) = VENV.glob("lib/python3*/site-packages/sglang-*.dist-info")
-    needs = re.findall(r"^Requires-Dist: (.*)$", (about / "METADATA").read_text(), re.MULTILINE)
-    requirements = VENV / "requirements.txt"
-    requirements.write_text("\n".join(need for need in needs if "extra ==" not in need and not re.match(FOR_GPUS, need)) + "\n")
-    pip("-r", requirements)
-    kernels = about.parent / "sgl_kernel"
-    kernels.mkdir()
-    (kernels / "__init__.py").write_text(STAND_IN)
-    stamp.write_text(VERSION)
-    return VENV / "bin/python"
+    return installed("sglang", VERSION, f"sglang=={VERSION}", FOR_GPUS, finish=stand_in) / "python"
