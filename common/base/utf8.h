@@ -2,6 +2,7 @@
 #ifndef LEASEHOLD_BASE_UTF8_H
 #define LEASEHOLD_BASE_UTF8_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* The length of the well-formed sequence (Unicode, table 3-7) at text, of which len > 0 bytes are given; 0: not
@@ -53,6 +54,13 @@ static inline size_t utf8_characters(const char *text, size_t len) {
 static inline size_t utf8_cut(const char *text, size_t len) {
   while (len > 0 && ((unsigned char)text[len] & 0xC0) == 0x80) len--;
   return len;
+}
+
+/* Of a text that ends with a zero: is all of it visible ASCII?  A blank is not. */
+static inline bool ascii_visible(const char *text) {
+  for (; *text; text++)
+    if ((unsigned char)*text <= ' ' || (unsigned char)*text > '~') return false;
+  return true;
 }
 
 #endif

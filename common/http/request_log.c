@@ -7,6 +7,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/utf8.h"
 
 static atomic_llong requests_seen;
 
@@ -42,18 +43,12 @@ static int params_of(const struct http_route *route) {
   return count;
 }
 
-static bool is_visible(const char *text) {
-  for (const char *c = text; *c; c++)
-    if (*c <= ' ' || *c > '~') return false;
-  return true;
-}
-
 /* Of the client's making only what is short and harmless in a header and in a log: proxies set it, so another is no
  * reason to refuse the request. */
 void request_log_name(struct http_request *r) {
   const char *given = http_header(r, "X-Request-Id");
   trace_take(r);
-  const bool taken = given && *given && strlen(given) <= HTTP_REQUEST_ID_CHARS && is_visible(given);
+  const bool taken = given && *given && strlen(given) <= HTTP_REQUEST_ID_CHARS && ascii_visible(given);
   snprintf(r->id, sizeof r->id, "%s", taken ? given : r->trace.span);
 }
 

@@ -10,6 +10,7 @@
 #include "common/base/file.h"
 #include "common/base/limits.h"
 #include "common/base/log.h"
+#include "common/base/utf8.h"
 #include "common/http/trust/roles.h"
 
 enum { TOKEN_FILE_BYTES = LIMIT_TOKENS * (TOKEN_BYTES_MAX + LIMIT_NAME_MAX), FILE_ROLES = 4 };
@@ -77,12 +78,6 @@ static enum rc table_add(struct table *t, const struct token *token, struct err 
   return RC_OK;
 }
 
-static bool printable(const char *text) {
-  for (; *text; text++)
-    if (*text <= ' ' || *text > '~') return false;
-  return true;
-}
-
 /* `line` is cut into words.  What it says is never shown: it may be a secret. */
 static enum rc line_read(struct table *t, char *line, unsigned role, bool shown, const char *path, int number,
                          struct err *err) {
@@ -95,7 +90,7 @@ static enum rc line_read(struct table *t, char *line, unsigned role, bool shown,
   const bool digest = strncmp(token, digest_mark, sizeof digest_mark - 1) == 0;
   struct token read = {.roles = role};
   if (digest ? !digest_from_hex(&read.digest, token + sizeof digest_mark - 1)
-             : len < TOKEN_BYTES_MIN || len > TOKEN_BYTES_MAX || !printable(token))
+             : len < TOKEN_BYTES_MIN || len > TOKEN_BYTES_MAX || !ascii_visible(token))
     return err_set(err, RC_INVALID, "token-dir",
                    "%s, line %d: a token of %d to %d printable characters, or sha256: and 64 hexadecimal digits, was "
                    "expected; `openssl rand -hex 32` makes one",
@@ -217,7 +212,7 @@ enum rc tokens_open(struct tokens **out, const struct tokens_options *options, s
   if (options->dir != NULL && options->dir[0] == '\0') t->options.dir = NULL;
   pthread_mutex_init(&t->mutex, NULL);
   enum rc rc = RC_OK;
-  if (t->options.all != NULL && (strlen(t->options.all) > TOKEN_BYTES_MAX || !printable(t->options.all)))
+  if (t->options.all != NULL && (strlen(t->options.all) > TOKEN_BYTES_MAX || !ascii_visible(t->options.all)))
     rc = err_set(err, RC_INVALID, "auth-token",
                  "--auth-token: at most %d printable characters without blanks were expected", TOKEN_BYTES_MAX);
   t->looked_ms = now_of(t);

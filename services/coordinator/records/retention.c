@@ -1,6 +1,7 @@
 /* Marks the rounds whose rollouts are no longer needed when a step is done, and deletes them a piece at a time. */
 #include "services/coordinator/records/retention.h"
 
+#include "services/coordinator/decide/states.h"
 #include "services/coordinator/store/ids.h"
 
 #define CURRICULUM_FROM "json_extract(config, '$.dataset.curriculum.from')"
@@ -10,10 +11,12 @@
 /* Will a run that has not begun yet count the pass rates of this one? */
 static enum rc is_awaited(struct store *s, int64_t run, bool *out, struct err *err) {
   int64_t awaited = 0;
-  const enum rc rc = store_int(s, &awaited, err,
-                               "SELECT EXISTS (SELECT 1 FROM runs WHERE ended_ms IS NULL AND " CURRICULUM_FROM
-                               " = ?1 AND NOT EXISTS (SELECT 1 FROM versions WHERE versions.run = runs.id))",
-                               BINDS(b_text(id_run(run).text)));
+  const enum rc rc = store_int(
+      s, &awaited, err,
+      "SELECT EXISTS (SELECT 1 FROM runs WHERE state IN (?2, ?3, ?4, ?5, ?6, ?7) AND ended_ms IS NULL AND "
+      CURRICULUM_FROM " = ?1 AND NOT EXISTS (SELECT 1 FROM versions WHERE versions.run = runs.id))",
+      BINDS(b_text(id_run(run).text), b_int(RUN_QUEUED), b_int(RUN_CHECKING), b_int(RUN_STARTING), b_int(RUN_RUNNING),
+            b_int(RUN_PAUSED), b_int(RUN_STOPPING)));
   *out = awaited != 0;
   return rc;
 }
@@ -44,8 +47,8 @@ enum rc retention_release(struct store *s, int64_t run, struct err *err) {
   enum rc rc = store_query(
       s, &q, err,
       "SELECT f.id, ifnull(json_extract(f.config, '$.keep_rounds'), 0), (SELECT ifnull(min(version), 0) FROM "
-      "checkpoints WHERE run = f.id AND version > 0) FROM runs f WHERE f.ended_ms NOT NULL AND 'r' || f.id = (SELECT "
-      CURRICULUM_FROM " FROM runs WHERE id = ?1)",
+      "checkpoints WHERE run = f.id AND version > 0) FROM runs f WHERE f.ended_ms NOT NULL AND f.id = (SELECT "
+      "CAST(substr(" CURRICULUM_FROM ", 2) AS INTEGER) FROM runs WHERE id = ?1)",
       BINDS(b_int(run)));
   if (rc == RC_OK) rc = rows_next(&q, &row, err);
   if (rc == RC_OK && row) {

@@ -72,6 +72,7 @@ static int stop_ids_of(int32_t ids[STOP_IDS_MAX], const struct generate_params *
 static int32_t new_tokens(const struct generate_params *p, int32_t prompt_count, const struct loaded_model *loaded) {
   const int64_t left = room_of(loaded) - prompt_count;
   const int32_t room = (int32_t)(left < 1 ? 1 : left > LIMIT_NEW_TOKENS ? LIMIT_NEW_TOKENS : left);
+  if (p->only_prompt) return 1; /* no job is without */
   if (p->max_new_tokens == 0 || (p->cuts_to_room && p->max_new_tokens > room)) return room;
   return p->max_new_tokens;
 }

@@ -58,7 +58,7 @@ struct generate_params {
   /* max_new_tokens beyond what the context has left behind the prompt is that many; unless cuts_any no more than the
    * whole context may be asked for. */
   bool cuts_to_room, cuts_any;
-  bool only_prompt;     /* the prompt alone is told; max_new_tokens is 1, for no job is without */
+  bool only_prompt;     /* the prompt alone is told, whatever max_new_tokens says */
   bool drops_end;       /* the token that ended a sample is none, unless keeps_stop */
   bool shows_special;   /* special tokens are */
   bool tells_tokens; /* pieces without text become events too */

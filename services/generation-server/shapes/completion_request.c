@@ -100,10 +100,7 @@ static enum rc read_fields(struct generate_params *p, struct openai_details *d, 
     return err_set(err, RC_UNSUPPORTED, "best_of", "expected none, or n: %d; choosing among more is not offered", p->n);
   if (p->max_new_tokens == 0 && !p->echo)
     return err_set(err, RC_INVALID, "max_tokens", "expected 1 or more, or echo beside 0");
-  if (p->max_new_tokens == 0) { /* what the prompt's own tokens are worth: evaluations ask for it */
-    p->only_prompt = true;
-    p->max_new_tokens = 1;
-  }
+  p->only_prompt = p->max_new_tokens == 0; /* what its own tokens are worth: evaluations ask for it */
   if (d->prompt_logprobs && d->logprobs)
     return err_set(err, RC_UNSUPPORTED, "prompt_logprobs", "expected none beside logprobs: ask for one of them");
   if (d->prompt_logprobs) p->top_logprobs = prompt_top;

@@ -1,5 +1,6 @@
 /* Reads the sampling parameters that all clients spell alike. */
 #include "services/generation-server/shapes/sampling_fields.h"
+#include "common/base/utf8.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -54,11 +55,10 @@ void sampling_fields_init(struct sampling_fields *f, struct generate_params *p, 
 enum rc client_id_check(const char *id, const char *field, struct err *err) {
   if (!id) return RC_OK;
   const size_t len = strlen(id);
-  bool visible = len > 0 && len < LIMIT_NAME_MAX;
-  for (size_t i = 0; i < len && visible; i++) visible = id[i] > ' ' && id[i] <= '~';
-  return visible ? RC_OK
-                 : err_set(err, RC_INVALID, field, "expected 1 to %d visible ASCII characters, got %zu bytes",
-                           LIMIT_NAME_MAX - 1, len);
+  return len > 0 && len < LIMIT_NAME_MAX && ascii_visible(id)
+             ? RC_OK
+             : err_set(err, RC_INVALID, field, "expected 1 to %d visible ASCII characters, got %zu bytes",
+                       LIMIT_NAME_MAX - 1, len);
 }
 
 /* --- where to stop --- */

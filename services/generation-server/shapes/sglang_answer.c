@@ -138,11 +138,10 @@ static void write_finish(const struct told *t, struct json_writer *w) {
     return;
   }
   const enum finish_reason finish = choice_finish(t->choice);
-  const bool cut = t->choice->only_prompt && finish != FINISH_ABORT;
   json_object_begin(w);
-  json_kv_string(w, "type", finish_reason_name(cut ? FINISH_LENGTH : finish));
-  if (cut || finish == FINISH_LENGTH) {
-    json_kv_int(w, "length", cut ? 0 : t->job->max_new);
+  json_kv_string(w, "type", finish_reason_name(finish));
+  if (finish == FINISH_LENGTH) {
+    json_kv_int(w, "length", t->choice->only_prompt ? 0 : t->job->max_new);
   } else if (finish == FINISH_ABORT) {
     json_kv_string(w, "message", "it was ended before its last token");
   } else {

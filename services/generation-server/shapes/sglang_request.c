@@ -174,7 +174,6 @@ static enum rc read_sampling(struct generate_params *p, struct sglang_item *item
   p->changes.repetition_of_sample = true;
   item->keeps_stop = p->keeps_stop;
   p->only_prompt = has_max && p->max_new_tokens == 0;
-  if (p->only_prompt) p->max_new_tokens = 1;
   return RC_OK;
 }
 
@@ -221,9 +220,8 @@ static enum rc read_logprobs(struct sglang_item *item, const struct body *b, boo
  * SGLang's are of logits with penalties and biases, ours of those before them. */
 static enum rc check_logprobs(const struct generate_params *p, const struct sglang_item *item, struct err *err) {
   const bool cuts = p->top_k > 0 || p->top_p < 1 || p->min_p > 0;
-  const struct logit_changes *c = &p->changes;
   if (!item->logprobs) return RC_OK;
-  if (c->bias_count > 0 || c->repetition != 1 || c->frequency != 0 || c->presence != 0 || p->min_new_tokens > 0)
+  if (logit_changes_any(&p->changes) || p->min_new_tokens > 0)
     return err_set(err, RC_UNSUPPORTED, "return_logprob",
                    "expected no penalties, no logit_bias and no min_new_tokens beside it: they would not show in it");
   if (p->temperature == 1 || p->temperature == 0 || !(item->top_count > 0 || cuts)) return RC_OK;

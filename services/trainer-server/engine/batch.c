@@ -491,7 +491,7 @@ static enum rc batch_settle(struct engine *e, const struct batch_work *work, str
     if (r->state == UNIT_FAILED && rc == RC_OK) rc = err_set(err, r->error.rc, r->error.field, "%s", r->error.message);
     if (r->state != UNIT_DONE || (!work->adds[g] && in->check.wanted)) continue;
     metric_add(e->metric_units, 1);
-    if (!work->adds[g] || r->difference_count > 0 || r->unlike || r->refusal_count > 0) continue;
+    if (!work->adds[g] || r->unlike || r->refusal_count > 0) continue;
     accumulated_add(e->next_step.accumulated, in->groups[g].id);
     if (in->check.wanted) keep_ahead(e, &in->groups[g], r);
     e->next_step.tokens += r->stats.tokens;

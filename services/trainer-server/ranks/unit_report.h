@@ -21,7 +21,7 @@ struct unit_report {
   size_t sample_count;
   struct draw_difference *differences; /* of a check: at most one a sample, in order */
   size_t difference_count;
-  bool unlike; /* of a group that was to go ahead: other log-probabilities than these were recorded */
+  bool unlike; /* a group that was to go ahead has others, or other log-probabilities were recorded; not in the sums */
   /* Of a batch that is verified, in order; then the gradient is not in the sums, and stats has times alone. */
   struct sample_refusal *refusals;
   size_t refusal_count;

@@ -122,6 +122,17 @@ static void half_written_checkpoints_are_ignored(void **state) {
   assert_true(exists("r7/v1") && exists("r7/v2"));
 }
 
+/* Run r7's versions 0 to `newest`, each a folder with this file. */
+static void make_versions(int newest, const char *file) {
+  struct err err = {0};
+  char path[LIMIT_PATH_MAX];
+  for (int v = 0; v <= newest; v++) {
+    snprintf(path, sizeof path, "%s/r7/v%d", state_dir, v);
+    assert_rc(RC_OK, file_make_dirs(path, &err), err);
+    write_text(path, file, "x");
+  }
+}
+
 /* Pruning keeps version 0 (the KL term's reference) and the newest `keep`; what is newer was left by another run of
  * that name, or by a step that was not finished, and must not become an older one.  Other runs, and what is no version,
  * are left alone. */
@@ -129,11 +140,7 @@ static void pruning_keeps_the_newest_and_version_zero(void **state) {
   (void)state;
   struct err err = {0};
   char path[LIMIT_PATH_MAX];
-  for (int v = 0; v <= 12; v++) {
-    snprintf(path, sizeof path, "%s/r7/v%d", state_dir, v);
-    assert_rc(RC_OK, file_make_dirs(path, &err), err);
-    write_text(path, "x", "x");
-  }
+  make_versions(12, "x");
   path_of(path, "r7/vault");
   assert_rc(RC_OK, file_make_dirs(path, &err), err);
   path_of(path, "r7/v013");
@@ -195,12 +202,7 @@ static void named_versions_stay(void **state) {
 static void what_is_asked_for_stays_until_the_runs_steps_can_name_it(void **state) {
   (void)state;
   struct err err = {0};
-  char path[LIMIT_PATH_MAX];
-  for (int v = 0; v <= 4; v++) {
-    snprintf(path, sizeof path, "%s/r7/v%d", state_dir, v);
-    assert_rc(RC_OK, file_make_dirs(path, &err), err);
-    write_text(path, "trainer_state.json", "x");
-  }
+  make_versions(4, "trainer_state.json");
   assert_true(checkpoint_ask(state_dir, "r7", 2));
   assert_false(checkpoint_ask(state_dir, "r7", 5));
   assert_false(checkpoint_ask(state_dir, "absent", 0));
@@ -222,12 +224,7 @@ static void what_is_asked_for_stays_until_the_runs_steps_can_name_it(void **stat
 static void what_is_asked_for_stays_though_the_machines_clock_was_set_back(void **state) {
   (void)state;
   struct err err = {0};
-  char path[LIMIT_PATH_MAX];
-  for (int v = 0; v <= 4; v++) {
-    snprintf(path, sizeof path, "%s/r7/v%d", state_dir, v);
-    assert_rc(RC_OK, file_make_dirs(path, &err), err);
-    write_text(path, "trainer_state.json", "x");
-  }
+  make_versions(4, "trainer_state.json");
   const struct kept_checkpoints kept = {.asked_since_ms = clock_wall_ms() - 60000};
   assert_true(kept.asked_since_ms > clock_real_ms());
   assert_true(checkpoint_ask(state_dir, "r7", 2));
