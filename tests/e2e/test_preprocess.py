@@ -3,6 +3,7 @@
 Whoever computes them, the weights are the same.  What would break: a preprocessor's numbers differ in a bit, a run waits for one that is gone, numbers of
 other weights are trained on, or everything is left to the trainer.
 """
+import contextlib
 import json
 import os
 import signal
@@ -34,14 +35,18 @@ def preprocessor(cluster, name, model, *args):
     return cluster.start(name, "trainer-server", ["--role", "preprocess", "--coordinator", cluster.coordinator.url, "--model", model, "--name", name, *args])
 
 
-def play(folder, model, made, preprocessors=(), meanwhile=lambda cluster, run: None, trainer=()):
-    """A run from its beginning to its end, with these preprocessors from the beginning on; its status."""
+def play(folder, model, made, preprocessors=(), meanwhile=lambda cluster, run: None, trainer=(), slowly=False):
+    """A run from its beginning to its end, with these preprocessors from the beginning on; its status.
+
+    Slowly: its sampler is slow from before the run's beginning until meanwhile() has ended, which therefore finds the run going on.
+    """
     with Cluster(folder, model=model, coordinator=QUICK, trainer=["--threads", 1, *trainer]) as cluster:
-        cluster.add_server("gen-1", "--slots", 1, "--threads", 1)  # its groups end one after another, with time for a pass between
+        sampler = cluster.add_server("gen-1", "--slots", 1, "--threads", 1)  # its groups end one after another, with time for a pass between
         for service in [preprocessor(cluster, name, model, "--threads", 1) for name in preprocessors]:
             service.wait_log("registered as w")
-        run = cluster.create_run(made)
-        meanwhile(cluster, run)
+        with sampler.slowly() if slowly else contextlib.nullcontext():
+            run = cluster.create_run(made)
+            meanwhile(cluster, run)
         status = cluster.wait(run)
         assert cluster.query("SELECT kind, detail FROM incidents WHERE kind <> 'exactness'") == []
         assert all(row["exact"] for row in status["history"]), [row["inexact_reason"] for row in status["history"]]
@@ -113,8 +118,8 @@ def test_preprocessors_are_killed_in_the_middle_of_a_pass(expected, base_model, 
             service.halter = None
         preprocessor(cluster, "pre-3", base_model, "--threads", 1)
 
-    status = play(tmp_path, base_model, config(groups=8), ["pre-1", "pre-2"], end_both)
-    assert digests(status) == expected["strict"]
+    status = play(tmp_path, base_model, config(MANY_ROUNDS), ["pre-1", "pre-2"], end_both, slowly=True)
+    assert digests(status) == expected["many"]
 
 
 def test_every_role_is_killed_beside_preprocessors(expected, base_model, tmp_path):
