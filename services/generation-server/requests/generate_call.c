@@ -87,8 +87,8 @@ static enum rc check_biases(const struct logit_changes *c, int vocabulary, struc
 
 static enum rc check_told(const struct generate_params *p, int32_t prompt_count, struct err *err) {
   if (!p->prompt_logprobs || p->prompt_logprobs_from <= prompt_count) return RC_OK;
-  return err_set(err, RC_INVALID, "logprob_start_len", "expected at most the prompt's %d tokens, got %d", prompt_count,
-                 p->prompt_logprobs_from);
+  return err_set(err, RC_INVALID, "prompt_logprobs_from", "expected at most the prompt's %d tokens, got %d",
+                 prompt_count, p->prompt_logprobs_from);
 }
 
 static enum rc make_job(struct decode_job **out, const struct generate_call *call, const struct generate_params *p,

@@ -330,4 +330,5 @@ void sglang_request_name_field(struct err *err) {
   static const char *const sampled[] = {"max_new_tokens", "stop_token_ids", "logit_bias", "stop", "n"};
   for (size_t i = 0; i < sizeof sampled / sizeof sampled[0]; i++)
     if (strcmp(err->field, sampled[i]) == 0) err_in_field(err, "sampling_params");
+  if (strcmp(err->field, "prompt_logprobs_from") == 0) snprintf(err->field, sizeof err->field, "logprob_start_len");
 }
