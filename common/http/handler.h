@@ -58,7 +58,8 @@ struct http_route {
   /* NULL, or checks the object that the path names when the header has come: with another rc than RC_OK the request is
    * refused before its body is collected.  Runs on a server thread; must not wait. */
   enum rc (*admit)(struct http_request *request, void *context, struct err *err);
-  /* NULL, or writes errors as this route's clients know them, and may change the status; NULL: as status.h does. */
+  /* NULL, or writes errors as this route's clients know them, and may change the status; NULL: as status.h does.
+   * A request of another method than the path's routes have is told as the first of them tells. */
   void (*write_error)(struct buf *out, int *status, const struct err *err);
   bool offload; /* the handler takes longer than some hundred microseconds: it runs on a thread of the pool */
   bool health;  /* answered also when all connections are taken: quick, small, without a body; never offloaded */

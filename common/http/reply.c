@@ -129,8 +129,8 @@ void http_reply_text(struct http_request *r, int status, const char *text) {
 }
 
 static void write_error(const struct http_request *r, struct buf *out, int *status, const struct err *err) {
-  if (r->route != NULL && r->route->write_error != NULL)
-    r->route->write_error(out, status, err);
+  if (r->write_error != NULL)
+    r->write_error(out, status, err);
   else
     http_error_body(out, err);
 }

@@ -37,13 +37,16 @@ int route_match(struct http_request *r, const char *method, char allow[ROUTE_ALL
   const char *params[HTTP_PARAMS_MAX];
   int status = 404;
   allow[0] = '\0';
+  r->write_error = s->write_error;
   for (size_t i = 0; i < s->route_count; i++) {
     if (!pattern_fits(s->routes[i].path, r, params)) continue;
     if (strcmp(s->routes[i].method, method) == 0) {
       r->route = &s->routes[i];
+      r->write_error = r->route->write_error;
       memcpy(r->params, params, sizeof r->params);
       return 200;
     }
+    if (status == 404) r->write_error = s->routes[i].write_error;
     status = 405;
     size_t used = strlen(allow), more = strlen(s->routes[i].method);
     if (used + more + 3 > ROUTE_ALLOW_MAX) continue;

@@ -333,6 +333,7 @@ enum rc http_server_start(struct http_server **out, const struct http_server_opt
   s->refs = 1;
   s->routes = options->routes;
   s->route_count = options->route_count;
+  s->write_error = options->write_error;
   s->context = options->context;
   s->access = options->access;
   atomic_init(&s->closed, options->closed);

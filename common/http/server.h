@@ -28,6 +28,8 @@ struct http_server_options {
   struct service_limits limits;
   const struct http_route *routes;
   size_t route_count;
+  /* NULL, or http_route.write_error of requests whose path no route has */
+  void (*write_error)(struct buf *out, int *status, const struct err *err);
   void *context; /* handed to every handler */
   /* NULL, or why the service is not ready yet: until http_server_open only this module's own handlers and those of
    * `early` routes are called, others answer 503 with this text. */

@@ -71,6 +71,7 @@ struct http_request {
   bool begun;
   bool ambiguous; /* its head says two things: the connection ends with the answer */
   const struct http_route *route;
+  void (*write_error)(struct buf *out, int *status, const struct err *err); /* NULL: as status.h does */
   struct token_claim caller; /* roles 0: no token was asked for */
   struct digest token;       /* that was shown */
   const char *params[HTTP_PARAMS_MAX];
@@ -113,6 +114,7 @@ struct http_server {
   struct MHD_Daemon *daemon;
   const struct http_route *routes;
   size_t route_count;
+  void (*write_error)(struct buf *out, int *status, const struct err *err); /* where there is no route; or NULL */
   _Atomic(void *) context;      /* health is answered while it is being set */
   _Atomic(const char *) closed; /* why no handler is called yet; NULL: they are, with the context that is now set */
   struct http_access *access; /* NULL: everybody may do everything */

@@ -211,7 +211,8 @@ static void test_a_route_tells_its_errors_in_its_own_form(void **state) {
   expect_answer(port, "POST /v1/teapot", "Content-Length: 3000000\r\n", 418, "{\"teapot\":\"a body of at most 9 bytes");
   expect_answer(port, "GET /v1/teapot/event", "", 200, "data: {\"teapot\":\"full in the middle\"}");
   expect_answer(port, "GET /v1/event", "", 200, "data: {\"error\":{\"code\":\"full\",");
-  expect_answer(port, "GET /v1/teapot", "", 405, "\"code\":\"unsupported\"");
+  expect_answer(port, "GET /v1/teapot", "", 418, "{\"teapot\":\"method POST was expected");
+  expect_answer(port, "GET /v1/teapots", "", 404, "\"code\":\"not_found\"");
 }
 
 /* Of whatever kind the answer is; an id that could do harm is replaced, and one of ours is new each time. */
@@ -496,6 +497,22 @@ static void test_roles(void **state) {
   assert_int_equal(file_remove_tree(folder, &err), RC_OK);
 }
 
+/* Of a service whose clients know another form wherever they ask. */
+static void test_a_path_that_no_route_has_is_told_in_the_services_form(void **state) {
+  (void)state;
+  struct http_server *other = NULL;
+  struct err err = {0};
+  const struct http_server_options options = {.bind_address = "127.0.0.1",
+                                              .routes = routes,
+                                              .route_count = ROUTE_COUNT(routes),
+                                              .write_error = write_teapot};
+  assert_int_equal(http_server_start(&other, &options, &err), RC_OK);
+  const int p = http_server_port(other);
+  expect_answer(p, "GET /nowhere", "", 418, "{\"teapot\":\"no such path\"}");
+  expect_answer(p, "POST /v1/full", "Content-Length: 0\r\n", 405, "\"code\":\"unsupported\"");
+  http_server_stop(other, 1000);
+}
+
 static void test_refused_starts(void **state) {
   (void)state;
   struct http_server *second = NULL;
@@ -565,6 +582,7 @@ int main(void) {
       cmocka_unit_test(test_files),
       cmocka_unit_test(test_token),
       cmocka_unit_test(test_roles),
+      cmocka_unit_test(test_a_path_that_no_route_has_is_told_in_the_services_form),
       cmocka_unit_test(test_refused_starts),
   };
   return cmocka_run_group_tests_name("http/server", tests, group_setup, group_teardown);
