@@ -37,13 +37,27 @@ def refused(kind, field, ask, **fields):
 
 def models():
     listed = client.models.list()
-    assert len(listed.data) == 1 and listed.data[0].object == "model"
-    assert client.models.retrieve(MODEL).id == MODEL
-    try:
-        client.models.retrieve("gpt-none")
-        raise AssertionError("found")
-    except openai.NotFoundError as error:
-        assert (error.code, error.param, error.type) == ("model_not_found", "model", "invalid_request_error") and "gpt-none" in error.message
+    names = [model.id for model in listed.data]
+    assert len(names) == 2 and names[0] == "leasehold" and names[1].endswith("/model") and {model.object for model in listed.data} == {"model"}
+    for name in names:
+        assert client.models.retrieve(name).id == name
+        assert client.completions.create(model=name, prompt="1", max_tokens=1).model == chat(model=name, max_tokens=1).model == "leasehold"
+    assert chat(model="", max_tokens=1).model == "leasehold"
+
+
+def another_model():
+    """Nothing is sampled of a model that the client has not asked for."""
+    ways = (
+        lambda name: client.models.retrieve(name),
+        lambda name: client.completions.create(model=name, prompt="1", max_tokens=1),
+        lambda name: client.completions.create(model=name, prompt="1", max_tokens=1, stream=True),
+        lambda name: chat(model=name),
+        lambda name: chat(model=name, stream=True),
+    )
+    for ask in ways:
+        for name in ("gpt-none", "Leasehold", "leasehold ", "none/" + "x" * 300):
+            error = fails(openai.NotFoundError, "model_not_found", ask, name=name)
+            assert (error.param, error.type) == ("model", "invalid_request_error") and f"The model `{name[:100]}` does not exist: expected leasehold or /" in error.message
 
 
 def completions():
@@ -181,6 +195,10 @@ def kinds_of_errors():
     assert patient.chat.completions.create(model=MODEL, messages=ASK, max_tokens=1).choices, "the client's own retries lead to an answer"
     not_offered = fails(openai.InternalServerError, "unsupported", patient.embeddings.create, model=MODEL, input="x")
     assert not_offered.status_code == 501
+    nowhere = fails(openai.NotFoundError, "not_found", client.responses.create, model=MODEL, input="x")
+    assert nowhere.type == "invalid_request_error" and nowhere.param is None
+    wrong = fails(openai.APIStatusError, "unsupported", client.get, path="/chat/completions", cast_to=object)
+    assert wrong.status_code == 405 and wrong.type == "invalid_request_error"
 
 
 def request_ids():
@@ -229,7 +247,7 @@ def a_stream_that_is_left():
         next(iter(stream))
 
 
-CHECKS = (models, completions, chat_whole, chat_stream, chat_stream_helper, parts_of_content, stops, penalties, tool_calls, tool_calls_in_a_stream, what_is_not_offered, kinds_of_errors, request_ids, lengths, asynchronous, a_stream_that_is_left)
+CHECKS = (models, another_model, completions, chat_whole, chat_stream, chat_stream_helper, parts_of_content, stops, penalties, tool_calls, tool_calls_in_a_stream, what_is_not_offered, kinds_of_errors, request_ids, lengths, asynchronous, a_stream_that_is_left)
 
 
 def main():

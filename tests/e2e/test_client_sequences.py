@@ -94,7 +94,7 @@ def test_slime_rolls_out_and_updates_from_disk(gen, base_model, other_model):
 
 def test_prime_rl_scores_and_updates_under_a_pause(gen, other_model):
     assert exchange("GET", gen.url + "/health")[0] == exchange("GET", gen.url + "/liveness")[0] == 200
-    (model,) = call("GET", gen.url + "/v1/models")["data"]
+    model = call("GET", gen.url + "/v1/models")["data"][0]
     body = {"model": model["id"], "token_ids": PROMPTS[0], "sampling_params": {"max_tokens": 12, "temperature": 1.0, "top_p": 1.0, "logprobs": 1, "seed": 4}, "cache_salt": "0", "priority": 0}
     choice = call("POST", gen.url + "/inference/v1/generate", body)["choices"][0]
     assert len(choice["token_ids"]) == len(choice["logprobs"]["content"])

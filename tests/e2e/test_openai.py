@@ -76,7 +76,7 @@ def at_rest(server):
 def test_the_official_client_gets_what_it_asks_for(gen, python):
     done = subprocess.run([python, HERE / "openai_client.py", gen.url, gen.locked.url], capture_output=True, text=True, timeout=300)
     print(done.stdout, done.stderr)
-    assert done.returncode == 0 and done.stdout.count("ok ") == 16
+    assert done.returncode == 0 and done.stdout.count("ok ") == 17
     wait_until("the server is at rest", lambda: at_rest(gen))
 
 

@@ -50,7 +50,7 @@ def test_a_request_that_vllm_wrote_out_is_taken(gen):
     """What vLLM 0.32 answers to /v1/completions/render: all fields of a request, and of the sampling parameters those that it fills in."""
     sampling = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "temperature": 0.0, "stop": [], "stop_token_ids": [], "max_tokens": 3, "output_kind": 2,
                 "skip_clone": True, "bad_words": [], "skip_reading_prefix_cache": False}
-    rendered = {"request_id": "cmpl-9a22b7029cbbed67", "token_ids": PROMPT, "token_offsets": None, "features": None, "content_parts": None, "sampling_params": sampling, "model": "m",
+    rendered = {"request_id": "cmpl-9a22b7029cbbed67", "token_ids": PROMPT, "token_offsets": None, "features": None, "content_parts": None, "sampling_params": sampling, "model": "leasehold",
                 "reasoning_ended": None, "reasoning_parser_kwargs": None, "return_token_ids": True, "output_mode": "tokens", "stream": False, "stream_options": None, "cache_salt": None,
                 "priority": 0, "kv_transfer_params": None, "ec_transfer_params": None}
     answer = post(gen, "/inference/v1/generate", rendered)

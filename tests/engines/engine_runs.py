@@ -69,7 +69,7 @@ class Pool(Cluster):
     def __init__(self, folder, base, engine, *flags):
         super().__init__(folder, base)
         self.agent = self.start("agent", "rollout-agent", ["--coordinator", self.coordinator.url, "--name", "agent", "--engine", engine.wire, "--engine-url", engine.url,
-                                                           "--engine-model", "base", "--weights-dir", self.folder / "versions", "--slots", 8, *flags])  # the last of a flag holds
+                                                           "--engine-model", "leasehold", "--weights-dir", self.folder / "versions", "--slots", 8, *flags])  # the last of a flag holds
 
 
 def make_base(folder):

@@ -17,7 +17,8 @@ void handle_chat(struct http_request *r, void *context) {
   p.prompt_count = 1;
   enum rc rc = chat_request_read(&p, &chat, r, &err);
   struct loaded_model *loaded = rc == RC_OK ? admission_model(&s->admission, true, &err) : NULL;
-  if (rc == RC_OK) rc = loaded ? chat_prompt_encode(&prompt.ids, &chat, loaded, http_arena(r), &err) : err.rc;
+  if (rc == RC_OK) rc = loaded ? admission_check_name(&s->admission, loaded, p.model, &err) : err.rc;
+  if (rc == RC_OK) rc = chat_prompt_encode(&prompt.ids, &chat, loaded, http_arena(r), &err);
   if (rc == RC_OK) rc = requests_submit(s->requests, r, &p, &err);
   if (rc == RC_OK) return;
   chat_request_name_field(&p, &err);

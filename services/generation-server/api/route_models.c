@@ -1,10 +1,11 @@
-/* GET /v1/models and /v1/models/{model}: the one model that is loaded, under the name that answers bear: the run whose
- * weights are active, or leasehold. */
+/* GET /v1/models and /v1/models/{model}: the one model that is loaded, under each of its names (model_names.h), the one
+ * that answers bear first. */
 #include <string.h>
 
 #include "common/base/clock.h"
 #include "services/generation-server/api/handlers.h"
 #include "services/generation-server/api/server_state.h"
+#include "services/generation-server/requests/model_names.h"
 
 static void write_model(const char *name, const struct loaded_model *loaded, struct json_writer *w) {
   json_object_begin(w);
@@ -16,38 +17,43 @@ static void write_model(const char *name, const struct loaded_model *loaded, str
   json_object_end(w);
 }
 
-static void reply(struct http_request *r, struct server *s, const char *wanted) {
+void handle_models(struct http_request *r, void *context) {
+  struct server *s = context;
   struct err err;
   struct policy active = {0};
   struct buf body = BUF_INIT;
   struct json_writer w;
+  const char *names[MODEL_NAMES_MAX];
   struct loaded_model *loaded = admission_model(&s->admission, false, &err);
   if (!loaded) {
     http_fail(r, &err);
     return;
   }
   engine_policy(loaded->engine, &active);
-  const char *name = active.run[0] ? active.run : "leasehold";
-  if (wanted && strcmp(wanted, name) != 0) {
-    err_set(&err, RC_NOT_FOUND, "model", "expected %s, which is loaded, got \"%.100s\"", name, wanted);
+  const size_t count = model_names(names, active.run, s->admission.folder);
+  json_writer_init(&w, &body);
+  json_object_begin(&w);
+  json_kv_string(&w, "object", "list");
+  json_key(&w, "data");
+  json_array_begin(&w);
+  for (size_t i = 0; i < count; i++) write_model(names[i], loaded, &w);
+  json_array_end(&w);
+  json_object_end(&w);
+  http_reply_json(r, 200, &body);
+}
+
+void handle_one_model(struct http_request *r, void *context) {
+  struct server *s = context;
+  struct err err;
+  struct buf body = BUF_INIT;
+  struct json_writer w;
+  const char *wanted = http_param(r, "model");
+  struct loaded_model *loaded = admission_model(&s->admission, false, &err);
+  if (!loaded || admission_check_name(&s->admission, loaded, wanted, &err) != RC_OK) {
     http_fail(r, &err);
     return;
   }
   json_writer_init(&w, &body);
-  if (!wanted) {
-    json_object_begin(&w);
-    json_kv_string(&w, "object", "list");
-    json_key(&w, "data");
-    json_array_begin(&w);
-  }
-  write_model(name, loaded, &w);
-  if (!wanted) {
-    json_array_end(&w);
-    json_object_end(&w);
-  }
+  write_model(wanted, loaded, &w);
   http_reply_json(r, 200, &body);
 }
-
-void handle_models(struct http_request *r, void *context) { reply(r, context, NULL); }
-
-void handle_one_model(struct http_request *r, void *context) { reply(r, context, http_param(r, "model")); }

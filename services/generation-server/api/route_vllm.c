@@ -97,15 +97,17 @@ void handle_vllm_abort(struct http_request *r, void *context) {
 void handle_vllm_tokenize(struct http_request *r, void *context) {
   struct err err;
   struct buf body = BUF_INIT;
-  struct loaded_model *loaded = admission_model(&((struct server *)context)->admission, false, &err);
-  const enum rc rc = loaded ? vllm_tokenize(&body, r, loaded, &err) : err.rc;
+  struct admission *a = &((struct server *)context)->admission;
+  struct loaded_model *loaded = admission_model(a, false, &err);
+  const enum rc rc = loaded ? vllm_tokenize(&body, r, a, loaded, &err) : err.rc;
   http_reply_json_or_fail(r, rc, &body, &err);
 }
 
 void handle_vllm_detokenize(struct http_request *r, void *context) {
   struct err err;
   struct buf body = BUF_INIT;
-  struct loaded_model *loaded = admission_model(&((struct server *)context)->admission, false, &err);
-  const enum rc rc = loaded ? vllm_detokenize(&body, r, loaded, &err) : err.rc;
+  struct admission *a = &((struct server *)context)->admission;
+  struct loaded_model *loaded = admission_model(a, false, &err);
+  const enum rc rc = loaded ? vllm_detokenize(&body, r, a, loaded, &err) : err.rc;
   http_reply_json_or_fail(r, rc, &body, &err);
 }

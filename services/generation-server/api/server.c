@@ -19,6 +19,7 @@
 #include "common/http/trust/tls.h"
 #include "services/generation-server/api/routes.h"
 #include "services/generation-server/api/server_state.h"
+#include "services/generation-server/shapes/openai_error.h"
 
 enum { HTTP_THREADS = 2, HTTP_DRAIN_MS = 2000, HAND_BACK_MS = 3000 };
 
@@ -69,6 +70,7 @@ static enum rc start_http(struct server *s, struct err *err) {
                                            .limits = s->options.limits,
                                            .routes = routes,
                                            .route_count = route_count,
+                                           .write_error = openai_error_write,
                                            .closed = "the model is being loaded"};
   const enum rc rc = http_server_start(&s->http, &http, err);
   if (rc != RC_OK) return rc;
@@ -124,6 +126,7 @@ enum rc server_start(struct server **out, const struct server_options *options, 
   if (!s) return err_set(err, RC_NO_MEMORY, NULL, "the server was refused its memory");
   s->options = *options;
   pthread_mutex_init(&s->update.mutex, NULL);
+  s->admission.folder = options->model_dir;
   s->admission.start_seed = (uint64_t)clock_wall_ms() << 20 ^ (uint64_t)clock_monotonic_us();
   const bool worker = options->coordinator && *options->coordinator;
   enum rc rc = activity_create(&s->activity, err);

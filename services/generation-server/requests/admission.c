@@ -3,6 +3,7 @@
 #include "services/generation-server/requests/admission.h"
 
 #include "common/base/clock.h"
+#include "services/generation-server/requests/model_names.h"
 
 struct loaded_model *admission_model(struct admission *a, bool ready, struct err *err) {
   struct policy active;
@@ -26,6 +27,13 @@ struct loaded_model *admission_model(struct admission *a, bool ready, struct err
     return NULL;
   }
   return loaded;
+}
+
+enum rc admission_check_name(const struct admission *a, const struct loaded_model *loaded, const char *model,
+                             struct err *err) {
+  struct policy active = {0};
+  engine_policy(loaded->engine, &active);
+  return model_name_check(model, active.run, a->folder, err);
 }
 
 uint64_t admission_number(struct admission *a) { return atomic_fetch_add(&a->request_number, 1); }

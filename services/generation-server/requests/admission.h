@@ -21,11 +21,16 @@ struct admission {
   atomic_llong positions_open;
   atomic_ullong request_number;
   uint64_t start_seed; /* of requests that bring none */
+  const char *folder;  /* --model's, a name of the model; NULL: none was given */
 };
 
 /* The loaded model, or NULL and a reason (RC_UNAVAILABLE). With `ready`, weights must be active and the server not
  * draining. */
 struct loaded_model *admission_model(struct admission *a, bool ready, struct err *err);
+
+/* RC_NOT_FOUND: the model that a request names is not the loaded one (model_names.h). */
+enum rc admission_check_name(const struct admission *a, const struct loaded_model *loaded, const char *model,
+                             struct err *err);
 
 /* A number for each request: its seed if it brings none. */
 uint64_t admission_number(struct admission *a);

@@ -41,6 +41,7 @@ struct generate_prompt {
 struct generate_params {
   const struct generate_prompt *prompts; /* may lie in the request's body */
   size_t prompt_count;
+  const char *model;      /* by which the client asks for it; NULL: whichever there is */
   const char *id;         /* the answer's, of the client's making; NULL: made of http_request_id */
   int32_t max_new_tokens; /* 0: as many as there is room for */
   int32_t min_new_tokens, top_k, n;

@@ -78,7 +78,8 @@ enum rc requests_submit(struct requests *q, struct http_request *r, const struct
   struct generate_call *call;
   struct loaded_model *loaded = admission_model(q->admission, true, err);
   if (!loaded) return err->rc;
-  const enum rc rc = generate_call_make(&call, q->admission, loaded, r, p, err);
+  enum rc rc = admission_check_name(q->admission, loaded, p->model, err);
+  if (rc == RC_OK) rc = generate_call_make(&call, q->admission, loaded, r, p, err);
   if (rc != RC_OK) return rc;
   tie_jobs(q, call);
   atomic_store(&call->shares, call->job_count + 1);

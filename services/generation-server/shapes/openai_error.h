@@ -9,7 +9,7 @@
 #include "common/base/buf.h"
 #include "common/base/rc.h"
 
-/* For http_route.write_error. */
+/* For http_route.write_error, and that of requests whose path no route has. */
 void openai_error_write(struct buf *out, int *status, const struct err *err);
 
 #endif

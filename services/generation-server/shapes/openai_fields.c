@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "services/generation-server/requests/model_names.h"
+
 /* They cannot change what is sampled: names, books that others keep, hints about speed. */
 static const char *const without_effect[] = {"metadata", "store", "service_tier", "safety_identifier",
                                              "prompt_cache_key", "prompt_cache_retention", "priority", "prediction",
@@ -32,7 +34,7 @@ void openai_fields_init(struct openai_fields *f, struct generate_params *p, stru
   p->cuts_to_room = true;
   sampling_fields_init(&f->sampling, p, OPENAI_CHOICES_MAX);
   const struct json_field fields[] = {
-      {.name = "model", .kind = FIELD_STRING, .target = &f->model},
+      {.name = "model", .kind = FIELD_STRING, .target = &p->model},
       {.name = "user", .kind = FIELD_STRING, .target = &f->user},
       {.name = "request_id", .kind = FIELD_STRING, .target = &p->id},
       {.name = "max_tokens",
@@ -90,7 +92,7 @@ enum rc openai_fields_read(struct openai_fields *f, const struct json *body, str
   return rc;
 }
 
-const char *openai_model_name(const struct generate_call *call) { return call->run[0] ? call->run : "leasehold"; }
+const char *openai_model_name(const struct generate_call *call) { return model_name_of_run(call->run); }
 
 void openai_write_usage(const struct generate_call *call, struct json_writer *w) {
   int64_t prompt_tokens = 0, completion_tokens = 0;

@@ -21,7 +21,7 @@ struct openai_fields {
   struct sampling_fields sampling;
   struct openai_details *details;
   const struct json *stream_options, *response_format;
-  const char *model, *user;
+  const char *user;
 };
 
 /* tokens_min: of max_tokens, 0 or 1. */

@@ -108,7 +108,7 @@ enum rc vllm_request_read(struct generate_params *p, struct generate_prompt *pro
   const struct json *body, *sampling = NULL, *ignored, *refused[NOT_TAKEN] = {NULL};
   struct arena *arena = http_arena(r);
   struct vllm_details *d = arena_alloc(arena, 1, sizeof *d);
-  const char *model, *output_mode = NULL;
+  const char *output_mode = NULL;
   if (!d) return err_set(err, RC_NO_MEMORY, NULL, "the request was refused its memory");
   p->max_new_tokens = 0; /* as many as there is room for */
   p->cuts_to_room = p->cuts_any = true;
@@ -127,7 +127,7 @@ enum rc vllm_request_read(struct generate_params *p, struct generate_prompt *pro
        .max = LIMIT_VOCABULARY - 1,
        .count_max = LIMIT_PROMPT_TOKENS},
       {.name = "sampling_params", .kind = FIELD_VALUE, .target = &sampling},
-      {.name = "model", .kind = FIELD_STRING, .target = &model},
+      {.name = "model", .kind = FIELD_STRING, .target = &p->model},
       {.name = "stream", .kind = FIELD_BOOL, .target = &p->stream},
       {.name = "return_token_ids", .kind = FIELD_BOOL, .target = &d->return_token_ids},
       {.name = "output_mode", .kind = FIELD_STRING, .target = &output_mode},
@@ -218,14 +218,15 @@ static enum rc check_chat(const struct chat_prompt *chat, struct err *err) {
   return RC_OK;
 }
 
-enum rc vllm_tokenize(struct buf *out, struct http_request *r, const struct loaded_model *loaded, struct err *err) {
+enum rc vllm_tokenize(struct buf *out, struct http_request *r, const struct admission *a,
+                      const struct loaded_model *loaded, struct err *err) {
   const struct json *body, *messages = NULL;
   struct arena *arena = http_arena(r);
   struct json_text text = {NULL, 0};
   struct json_i32s ids = {0};
   struct chat_prompt chat = {.generation_prompt = true};
   bool strings = false, special = true, has_special = false;
-  const char *model;
+  const char *model = NULL;
   enum rc rc = http_body_json_fitted(r, &body, err);
   if (rc != RC_OK) return rc;
   const struct json_field fields[] = {
@@ -240,6 +241,7 @@ enum rc vllm_tokenize(struct buf *out, struct http_request *r, const struct load
       {.name = "return_token_strs", .kind = FIELD_BOOL, .target = &strings},
   };
   rc = json_fields(body, fields, sizeof fields / sizeof fields[0], UNKNOWN_REFUSED, arena, err);
+  if (rc == RC_OK) rc = admission_check_name(a, loaded, model, err);
   if (rc == RC_OK) rc = need_tokenizer(loaded, text.bytes ? "prompt" : "messages", err);
   if (rc == RC_OK && (messages != NULL) == (text.bytes != NULL))
     rc =
@@ -260,11 +262,12 @@ enum rc vllm_tokenize(struct buf *out, struct http_request *r, const struct load
   return rc;
 }
 
-enum rc vllm_detokenize(struct buf *out, struct http_request *r, const struct loaded_model *loaded, struct err *err) {
+enum rc vllm_detokenize(struct buf *out, struct http_request *r, const struct admission *a,
+                        const struct loaded_model *loaded, struct err *err) {
   const struct json *body;
   struct json_i32s ids = {0};
   struct buf text = BUF_INIT;
-  const char *model;
+  const char *model = NULL;
   enum rc rc = http_body_json(r, &body, err);
   if (rc != RC_OK) return rc;
   const struct json_field fields[] = {
@@ -278,6 +281,7 @@ enum rc vllm_detokenize(struct buf *out, struct http_request *r, const struct lo
        .count_max = LIMIT_PROMPT_TOKENS},
   };
   rc = json_fields(body, fields, 2, UNKNOWN_REFUSED, http_arena(r), err);
+  if (rc == RC_OK) rc = admission_check_name(a, loaded, model, err);
   if (rc == RC_OK) rc = need_tokenizer(loaded, "tokens", err);
   if (rc == RC_OK) rc = tokenizer_decode(loaded->files.tokenizer, ids.items, ids.count, false, &text, err);
   if (rc == RC_OK) {

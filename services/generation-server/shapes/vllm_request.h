@@ -19,7 +19,9 @@ enum rc vllm_request_read(struct generate_params *p, struct generate_prompt *pro
 void vllm_request_name_field(struct err *err);
 
 /* The whole answers. */
-enum rc vllm_tokenize(struct buf *out, struct http_request *r, const struct loaded_model *loaded, struct err *err);
-enum rc vllm_detokenize(struct buf *out, struct http_request *r, const struct loaded_model *loaded, struct err *err);
+enum rc vllm_tokenize(struct buf *out, struct http_request *r, const struct admission *a,
+                      const struct loaded_model *loaded, struct err *err);
+enum rc vllm_detokenize(struct buf *out, struct http_request *r, const struct admission *a,
+                        const struct loaded_model *loaded, struct err *err);
 
 #endif
