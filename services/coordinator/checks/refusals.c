@@ -106,11 +106,11 @@ static void excuse(char *out, size_t size, const struct refused_sample *r, const
   const size_t told = strlen(out);
   out += told;
   size -= told;
-  if (d->others.tokens < VERDICT_CALM_TOKENS)
+  if (!verdict_can_tell(&d->others))
     snprintf(out, size,
              "; nobody is accused: others' older tokens would tell whether the policy moves so fast; at least %d are "
              "needed, and the step has %" PRId64,
-             VERDICT_CALM_TOKENS, d->others.tokens);
+             VERDICT_CALM_TOKENS, d->others.lags > 0 ? d->others.tokens : 0);
   else
     snprintf(out, size,
              "; nobody is accused: the policy moves so fast that others' older tokens in the step would be %.3g off at "
@@ -132,12 +132,15 @@ static int groups_of(const struct refusals *m, const struct drawer *drawers, str
   return n;
 }
 
+/* A policy that moves fast is nobody's fault, and no pause would mend it: on_inexact is about kernels that promise
+ * nothing. */
 static enum rc inexact(struct core *c, const struct refusals *m, const struct refused_sample *r, const char *detail,
                        struct err *err) {
   const struct id_text id = id_sample(m->run, r->round, r->group, r->sample);
   char why[ACCUSED_DETAIL_MAX + LIMIT_NAME_MAX + 16];
   const enum rc rc = journal_incident(c, m->run, "inexact", id.text, detail, err);
-  if (rc != RC_OK || !c->context || c->context->config.on_inexact != INEXACT_FAIL) return rc; /* NULL: it has ended */
+  if (rc != RC_OK || r->promised || !c->context || c->context->config.on_inexact != INEXACT_FAIL)
+    return rc; /* NULL: it has ended */
   snprintf(why, sizeof why, "sample %s: %s", id.text, detail);
   return run_hold(c, m->run, why, err);
 }

@@ -1,9 +1,11 @@
 /* What the trainer refused of a batch of an `inflight` run, stored in the transaction of the batch's answer.
  *
  *   refused, its worker promised equal bits: sample_refused, the worker is accused (accused.h)
- *   inexact, it promised nothing, or is past a bound while the policy moves fast (verdict.h): as the run's on_inexact
- *   says either way the group, whose gradient is in no sum, leaves the step: filtered, and the next complete one takes
- *   its place
+ *   inexact, it promised nothing: the run is paused too, if its on_inexact is fail
+ *   inexact, it is past a bound while the policy moves fast (verdict.h): nobody is accused, and nothing is paused
+ *
+ * Either way the group, whose gradient is in no sum, leaves the step: filtered, and the next complete one takes its
+ * place.
  *
  * So what is stored of a step is what was summed, and a replay needs no judgement.  A trainer that is sent a batch
  * again, since it or this coordinator was started again, refuses the same groups or knows of them: one that has left

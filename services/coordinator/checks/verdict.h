@@ -39,8 +39,11 @@ struct older_tokens {
   int64_t lags;    /* versions that came since the newest of a sample's tokens was drawn, at least 1; the sum */
   double distance; /* |log p(sampler) - log p(trainer)|, the sum */
 };
+/* Whether there are enough of them, and how far behind they are was counted: lags is 0 of a step that was begun before
+ * it was. */
+bool verdict_can_tell(const struct older_tokens *others);
 /* What others' tokens would be off by in the mean, lag versions behind; as far off as they are where that is less than
- * they are behind.  NaN: no tokens. */
+ * they are behind.  Finite only where they can tell. */
 double verdict_distance(const struct older_tokens *others, int64_t lag);
 bool verdict_is_calm(const struct older_tokens *others, int64_t lag);
 

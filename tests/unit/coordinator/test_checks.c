@@ -45,6 +45,19 @@ static void a_policy_is_calm_where_enough_older_tokens_are_near(void **state) {
     if (verdict_is_calm(&cases[i].o, 1) != cases[i].calm) fail_msg("case %zu", i);
 }
 
+/* Incidents print it: "inf" was told of a step that was begun before the versions behind were counted. */
+static void a_distance_is_a_number_where_older_tokens_can_tell(void **state) {
+  (void)state;
+  static const struct older_tokens can[] = {{VERDICT_CALM_TOKENS, 1, 0}, {VERDICT_CALM_TOKENS, 500, 1e9}};
+  static const struct older_tokens cannot[] = {
+      {0, 0, 0}, {VERDICT_CALM_TOKENS - 1, 500, 1}, {VERDICT_CALM_TOKENS, 0, 0}, {1000, 0, 99.9}};
+  for (size_t i = 0; i < sizeof can / sizeof can[0]; i++) {
+    assert_true(verdict_can_tell(&can[i]));
+    assert_true(isfinite(verdict_distance(&can[i], 14)));
+  }
+  for (size_t i = 0; i < sizeof cannot / sizeof cannot[0]; i++) assert_false(verdict_can_tell(&cannot[i]));
+}
+
 /* Found in flight at a rate of 0.0025: a server that had been frozen for 14 versions was 0.93 nats off when others, at
  * most two behind, were 0.095.  What is past the bound of 2 after so many versions may be honest. */
 static void tokens_of_the_last_version_accuse_nobody_who_is_many_versions_behind(void **state) {
@@ -110,6 +123,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(one_difference_refuses_a_sample_where_equality_is_promised),
       cmocka_unit_test(a_policy_is_calm_where_enough_older_tokens_are_near),
+      cmocka_unit_test(a_distance_is_a_number_where_older_tokens_can_tell),
       cmocka_unit_test(tokens_of_the_last_version_accuse_nobody_who_is_many_versions_behind),
       cmocka_unit_test(a_worker_is_at_fault_where_others_agree),
       cmocka_unit_test(no_order_of_refusals_empties_the_pool),

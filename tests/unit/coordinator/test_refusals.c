@@ -256,6 +256,21 @@ static void past_a_bound_nobody_is_accused_where_no_others_tell(void **state) {
   assert_int_equal(read_int(f, "SELECT count(*) FROM incidents WHERE kind = 'sample_refused'"), 0);
 }
 
+/* The kernels promise equal bits: people who look after them would find nothing, and the next step may be so again. */
+static void fail_does_not_pause_for_a_policy_that_moves_fast(void **state) {
+  struct fixture *f = *state;
+  struct two t;
+  f->trainer.refuse_for = REFUSED_MISMATCH;
+  begin(f, &t, VERIFIED(",\"on_inexact\":\"fail\""), WORKER_INVARIANT);
+  answer_lease(f, &t.liar, &t.leases[0]);
+  answer_lease(f, &t.honest, &t.leases[2]);
+  wait_left(f);
+  assert_int_equal(read_int(f, "SELECT state FROM runs"), RUN_RUNNING);
+  answer_lease(f, &t.liar, &t.leases[1]);
+  wait_version(f, 1);
+  expect_a_whole_step(f);
+}
+
 static void fail_pauses_the_run_and_goes_on_without_the_group(void **state) {
   struct fixture *f = *state;
   struct two t;
@@ -316,6 +331,7 @@ int main(void) {
       T(nothing_is_judged_where_nothing_is_promised),
       T(drop_leaves_out_what_is_inexact_and_accuses_nobody),
       T(past_a_bound_nobody_is_accused_where_no_others_tell),
+      T(fail_does_not_pause_for_a_policy_that_moves_fast),
       T(fail_pauses_the_run_and_goes_on_without_the_group),
       T(two_inexact_groups_of_a_run_that_is_stopping_stop_it),
   };
