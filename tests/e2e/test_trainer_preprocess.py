@@ -6,6 +6,7 @@ those of a trainer that computed everything itself.
 import http.server
 import json
 import pathlib
+import re
 import signal
 import struct
 import threading
@@ -51,6 +52,7 @@ class Coordinator:
         self.names, self.gone = {}, []  # by worker id
         self.offered, self.held, self.results = [], {}, {}
         self.refuses = set()
+        self.overtakes = set()  # passes whose groups go on without them
         self.causes = set()
         self.port = 0
         self.begin()
@@ -130,6 +132,8 @@ class Coordinator:
         if self.names[worker] in self.refuses:
             return 503, {"error": {"code": "unavailable", "message": "not now", "field": ""}}
         del self.held[worker, name]
+        if name in self.overtakes:
+            return 409, {"error": {"code": "conflict", "message": f"pass {name} is not wanted any more: its group has gone on without it", "field": "id"}}
         assert not head["handed_back"], head
         logprobs, at = [], 0
         for count in tensors["trained"]:
@@ -275,6 +279,18 @@ def test_killed_ended_and_late_preprocessors_and_a_new_epoch_leave_the_weights_a
     assert {"logprob", "load", "starved"} <= coordinator.causes
     assert servers["p3"].metric('leasehold_preprocessor_passes_total\\{end="computed"\\}') >= 6  # rounds 2 and 4; an answer may be lost with the coordinator
     assert call("GET", servers["p3"].url + "/readyz") == {"status": "ready"}
+
+
+def test_a_result_that_comes_too_late_is_no_trouble(alone, coordinator):
+    trainer = alone.trainer("trainer", CONFIG)
+    digest = open_run(trainer)
+    groups = groups_of(0, CONFIG)
+    coordinator.overtakes.add(groups[0]["id"])
+    made = preprocessor(alone, coordinator, "p1", "trainer")
+    coordinator.offer(passes_of(groups, trainer, digest))
+    made.wait_log(f"the result of pass {groups[0]['id']} came too late to be used: ")
+    coordinator.wait("the others", lambda: all(group["id"] in coordinator.results for group in groups[1:]))
+    assert not re.search(rf"^.* warn .*{re.escape(groups[0]['id'])}", made.log_text(), re.M) and groups[0]["id"] not in coordinator.results
 
 
 def rounds(folder, coordinator=None, launcher=None):

@@ -102,6 +102,11 @@ static bool worth_retrying(enum rc rc, int failures) {
   return (rc == RC_INTERNAL || rc == RC_IO || rc == RC_NO_MEMORY) && failures < FAILURES_MAX;
 }
 
+/* The coordinator has what it needs without this result: the group's batch was due, or the run has ended. */
+static bool overtaken(enum rc rc, const struct err *err) {
+  return rc == RC_GONE || (rc == RC_CONFLICT && strcmp(err->field, "id") == 0);
+}
+
 static void put(struct preprocessor *p, const struct pass *pass, const struct pass_result *result) {
   log_context_id(pass->group.id);
   const struct coordinator_client client = {p->http, p->tie.coordinator_url};
@@ -117,7 +122,10 @@ static void put(struct preprocessor *p, const struct pass *pass, const struct pa
       end = result->handed_back ? p->metric_handed_back : p->metric_computed;
       break;
     }
-    if (!stopping(p)) log_warn("result of pass %s: %s", pass->group.id, err.message);
+    if (overtaken(rc, &err))
+      log_info("the result of pass %s came too late to be used: %s", pass->group.id, err.message);
+    else if (!stopping(p))
+      log_warn("result of pass %s: %s", pass->group.id, err.message);
     if (!worth_retrying(rc, ++failures)) break;
     pause_for(p, wait_ms);
     wait_ms = wait_ms * 2 < BACKOFF_MAX_MS ? wait_ms * 2 : BACKOFF_MAX_MS;
