@@ -77,7 +77,7 @@ static enum rc serve(const struct settings *s, struct server_options *options, s
   signals_stop_in_order();
   rc = program_write_port(&s->program, server_port(server), err);
   if (rc == RC_OK) {
-    log_info("ready");
+    log_info(*s->model ? "ready" : "serving; ready once a version was pulled or pushed");
     while (rc == RC_OK && !signals_stop_requested()) {
       clock_sleep_ms(TICK_MS);
       rc = server_failure(server, err);

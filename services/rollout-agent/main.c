@@ -93,7 +93,7 @@ static enum rc serve(const struct settings *s, struct agent_options *options, st
   signals_stop_in_order();
   rc = program_write_port(&s->program, agent_port(agent), err);
   if (rc == RC_OK) {
-    log_info("ready");
+    log_info("serving; ready once the engine is proven to hold a version");
     while (!signals_stop_requested()) clock_sleep_ms(TICK_MS);
     log_info("draining");
   }

@@ -311,12 +311,13 @@ def test_a_push_too_large_for_the_model_is_refused_unread(alone):
 
 
 def test_without_a_model_no_push_is_read(alone):
-    lonely = alone.start("lonely", "generation-server", ["--coordinator", "http://127.0.0.1:9", "--log-level", "error"])
+    lonely = alone.start("lonely", "generation-server", ["--coordinator", "http://127.0.0.1:9"])
     push(lonely, b"x", status=503)
     with connect(lonely) as peer:
         peer.sendall(f"POST /v1/push-weights?run=r1&version=1 HTTP/1.1\r\nHost: x\r\nContent-Length: {1 << 30}\r\n\r\n".encode())
         assert b" 503 " in peer.recv(64)
     assert exchange("GET", lonely.url + "/readyz")[0] == 503
+    lonely.wait_log("serving; ready once a version was pulled or pushed")
     lonely.stop(seconds=5)
 
 

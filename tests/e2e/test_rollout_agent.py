@@ -68,7 +68,9 @@ def assert_not_ours(row):
 
 @pytest.mark.parametrize("wire, checksums", [("vllm", True), ("vllm", False), ("sglang", True), ("sglang", False)])
 def test_an_engine_of_others_samples_a_run(pool, wire, checksums):
-    pool.add_engine(wire, checksums=checksums)
+    agent = pool.add_engine(wire, checksums=checksums)
+    agent.wait_log("serving; ready once the engine is proven to hold a version")
+    assert not pool.agent_ready()
     rounds = ROUNDS + 1
     status = pool.run(config(rounds))
     assert len(set(digests(status))) == rounds, "every round must change the weights, or a version could not be told from another"
