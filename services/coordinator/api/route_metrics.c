@@ -2,6 +2,7 @@
 #include "services/coordinator/api/route_metrics.h"
 
 #include <stdatomic.h>
+#include <stdlib.h>
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -13,7 +14,13 @@
 
 /* The gauges of a run cost more the more rounds it has, and this route is answered on the threads that health checks
  * wait for: they are read again after so many times as long as reading took, and at the latest after a second. */
-enum { GAUGES_REST = 20, GAUGES_REST_US_MAX = 1000000 };
+enum { GAUGES_REST = 20, GAUGES_REST_US_MAX = 1000000, CLOCKS_APART_MS = 1000 };
+
+/* 0 where they agree, so that a time does not tremble with every scrape. */
+static int64_t stored_ahead_ms(const struct core *c) {
+  const int64_t ahead_ms = core_wall_us(c) / 1000 - clock_real_ms();
+  return llabs(ahead_ms) < CLOCKS_APART_MS ? 0 : ahead_ms;
+}
 
 static void refresh_gauges(struct core *c) {
   static atomic_llong due_us; /* process-wide, as the gauges are */
@@ -25,7 +32,7 @@ static void refresh_gauges(struct core *c) {
   struct err err = {0};
   enum rc rc = readers_take(readers, &s, &err);
   if (rc == RC_OK) rc = run_gauges_set(s, &err);
-  if (rc == RC_OK) rc = state_gauges_set(s, &err);
+  if (rc == RC_OK) rc = state_gauges_set(s, stored_ahead_ms(c), &err);
   readers_give(readers, s);
   gauge_set("leasehold_database_disk_free_bytes", "Room on the disk of the database",
             machine_disk_free(core_options(c)->db_path));

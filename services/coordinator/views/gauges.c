@@ -32,7 +32,7 @@ static double real_or_nan(const struct rows *q, bool row, int column) {
 }
 
 /* Progress counts from the run's start too: one that never ends its first round has made none. */
-static enum rc progress(struct store *s, struct err *err) {
+static enum rc progress(struct store *s, int64_t ahead_ms, struct err *err) {
   struct rows q;
   struct run_sums t = {0};
   bool row = false;
@@ -45,7 +45,7 @@ static enum rc progress(struct store *s, struct err *err) {
   row = rc == RC_OK && row;
   gauge_set("leasehold_run_progress_timestamp_seconds",
             "The newest run: when it began, or published its newest version.",
-            row ? fmax(real_or_nan(&q, row, 1), (double)t.published_ms) / 1000 : NAN);
+            row ? (fmax(real_or_nan(&q, row, 1), (double)t.published_ms) - (double)ahead_ms) / 1000 : NAN);
   gauge_set("leasehold_run_rounds_done", "The newest run: rounds done.", row ? (double)t.done : NAN);
   gauge_set("leasehold_run_rounds_inexact", "The newest run: of these, rounds that are not exact.",
             row ? (double)t.inexact : NAN);
@@ -100,9 +100,9 @@ static enum rc waiting_gauge(struct store *s, struct err *err) {
   return rc;
 }
 
-enum rc state_gauges_set(struct store *s, struct err *err) {
+enum rc state_gauges_set(struct store *s, int64_t ahead_ms, struct err *err) {
   enum rc rc = runs_by_state(s, err);
-  if (rc == RC_OK) rc = progress(s, err);
+  if (rc == RC_OK) rc = progress(s, ahead_ms, err);
   if (rc == RC_OK) rc = waiting_gauge(s, err);
   return rc == RC_OK ? newest_round(s, err) : rc;
 }

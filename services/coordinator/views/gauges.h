@@ -7,6 +7,8 @@
 
 #include "services/coordinator/store/store.h"
 
-enum rc state_gauges_set(struct store *s, struct err *err);
+/* ahead_ms: how far stored times are ahead of the machine's clock.  Who scrapes has a clock of its own, so what is a
+ * time is told by the machine's. */
+enum rc state_gauges_set(struct store *s, int64_t ahead_ms, struct err *err);
 
 #endif

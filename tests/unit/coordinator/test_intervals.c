@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "common/base/clock.h"
 #include "tests/unit/coordinator/fake_server.h"
 #include "services/coordinator/rounds/intervals.h"
 #include "services/coordinator/writer/core_state.h"
@@ -428,6 +429,17 @@ static void gauges_show_the_newest_run(void **state) {
   assert_true(read_metric(f, "leasehold_round_window_without_publish_seconds") == 9);
 }
 
+/* The alarm of a run without progress subtracts it from the clock of who scrapes: of a clock that had been days ahead
+ * it would have kept silent for days. */
+static void progress_is_told_by_the_machines_clock(void **state) {
+  struct fixture *f = *state;
+  past_run(f, (struct past_run){.id = 1, .rounds = 1, .ago_s = 100});
+  const char *const progress = "leasehold_run_progress_timestamp_seconds";
+  AWAIT(!isnan(read_metric(f, progress)), "no progress") a_moment_passes(f);
+  const double age_s = (double)clock_real_ms() / 1000 - read_metric(f, progress);
+  if (!(age_s > 99 && age_s < 200)) fail_msg("%g s ago", age_s);
+}
+
 /* ---- the coordinator ---- */
 
 static enum rc verify_execute(struct core *c, struct command *cmd, struct err *err) {
@@ -576,6 +588,7 @@ int main(void) {
       ON_A_COORDINATOR(fill_begins_when_the_push_has_ended),
       ON_A_COORDINATOR(trainer_intervals_without_a_round_are_assigned_by_time),
       ON_A_COORDINATOR(gauges_show_the_newest_run),
+      ON_A_COORDINATOR(progress_is_told_by_the_machines_clock),
       ON_A_COORDINATOR(verifying_is_stored_as_one_interval_and_a_sum),
       ON_A_COORDINATOR(a_heartbeat_brings_intervals_and_learns_of_the_run),
       ON_A_COORDINATOR(a_workers_clock_that_is_off_is_shown),

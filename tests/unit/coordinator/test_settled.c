@@ -163,7 +163,7 @@ static int64_t cost_of_a_look(void) {
   count_begin();
   must(run_write(core.store, &w, RUN, &(struct run_part){0, INT64_MAX, INT64_MAX}, 2000, &err), &err);
   must(run_gauges_set(core.store, &err), &err);
-  must(state_gauges_set(core.store, &err), &err);
+  must(state_gauges_set(core.store, 0, &err), &err);
   const int64_t cost = count_end();
   buf_free(&text);
   return cost;
