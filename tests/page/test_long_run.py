@@ -98,6 +98,17 @@ def cpu_seconds(service):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def test_earlier_runs_than_are_offered_for_comparison_can_be_reached_and_left_out(browser, cluster):
+    page = browser.page()
+    page.open(f"{cluster.coordinator.url}/#/compare?runs=r1,r{RUNS}")
+    page.wait("document.querySelectorAll('tbody tr').length > 1")
+    offered = page.evaluate("[...document.querySelectorAll('details label')].map((label) => [label.textContent.split(' ')[0], label.firstChild.checked])")
+    assert len(offered) == 201 and offered[0] == [f"r{RUNS}", True] and offered[-1] == ["r1", True] and sum(checked for _, checked in offered) == 2
+    page.evaluate("[...document.querySelectorAll('details label input')].at(-1).click()")
+    page.wait(f"location.hash === '#/compare?runs=r{RUNS}'")
+    assert page.evaluate("document.querySelector('details a').getAttribute('href')") == "#/"
+
+
 def test_a_long_run_opens_at_once(browser, cluster):
     page = browser.page()
     base = f"{cluster.coordinator.url}/#/r1"

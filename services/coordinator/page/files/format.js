@@ -23,6 +23,7 @@ export function percent(value, digits = 1) {
 
 export function duration(ms) {
   if (missing(ms)) return "–";
+  if (ms < 0) return `−${duration(-ms)}`;
   if (ms === 0) return "0";
   if (ms < 1) return `${(ms * 1000).toFixed(0)} µs`;
   if (ms < 1000) return `${ms < 10 ? ms.toFixed(1) : Math.round(ms)} ms`;

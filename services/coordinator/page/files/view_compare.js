@@ -4,7 +4,7 @@ import { AXES, LineFigure } from "./charts.js";
 import { choice, el, field, fill, note, table, viewHead } from "./dom.js";
 import { count, digest, duration, number, percent } from "./format.js";
 
-const MOST = 6;
+const MOST = 6, NEWEST = 200;
 const COLOURS = ["--c1", "--c2", "--c3", "--c4", "--c5", "--c6"];
 const DASHES = ["solid", "dashed", "dotted"];
 const FIGURES = [
@@ -30,15 +30,17 @@ function differences(configs) {
 }
 
 export async function mount(root, { params, go }) {
-  const { runs } = await get("/v1/runs?limit=200");
+  const { runs } = await get(`/v1/runs?limit=${NEWEST}`);
   const asked = (params.get("runs") || "").split(",").filter((id) => /^r\d+$/.test(id)).slice(0, MOST);
   const picked = new Set(asked);
-  const boxes = runs.filter((run) => run.objective !== "evaluate").map((run) => el("label", { class: "check" }, el("input", { type: "checkbox", checked: picked.has(run.id), on: { change: (event) => {
+  const box = (run) => el("label", { class: "check" }, el("input", { type: "checkbox", checked: picked.has(run.id), on: { change: (event) => {
     if (event.target.checked) picked.add(run.id);
     else picked.delete(run.id);
     go(`#/compare?runs=${[...picked].slice(0, MOST).join(",")}`);
-  } } }), `${run.id} ${run.name}`));
-  const chooser = el("details", { class: "panel", open: asked.length === 0 }, el("summary", {}, `Runs to compare, at most ${MOST}`), el("div", { class: "tools" }, boxes));
+  } } }), `${run.id} ${run.name}`);
+  const boxes = el("div", { class: "tools" }, runs.filter((run) => run.objective !== "evaluate").map(box));
+  const older = runs.length === NEWEST ? el("p", { class: "quiet small" }, "These are the newest; earlier ones are chosen in the ", el("a", { href: "#/" }, "list of runs"), ".") : null;
+  const chooser = el("details", { class: "panel", open: asked.length === 0 }, el("summary", {}, `Runs to compare, at most ${MOST}`), boxes, older);
   const about = "The same figure of several runs. Choose what they are drawn over: runs of other sizes compare by sampled tokens or by time.";
   if (!asked.length) {
     fill(root, viewHead("Compare", about), chooser);
@@ -48,6 +50,7 @@ export async function mount(root, { params, go }) {
     const [status, { rounds }] = await Promise.all([get(`/v1/runs/${id}?history=0`), get(`/v1/runs/${id}/rounds?limit=10000`)]);
     return { id, status, rounds };
   }));
+  for (const { id, status } of loaded) if (!runs.some((run) => run.id === id)) boxes.append(box({ id, name: status.name })); // to be left out again
   const series = loaded.map(({ id, status }, i) => ({ key: id, label: `${id} ${status.name}`, colour: COLOURS[i % COLOURS.length], dash: DASHES[i % DASHES.length] }));
   const figures = FIGURES.map(([title, value, shown]) => ({ value, figure: new LineFigure({ title, series, show: shown }) }));
   let axis = localStorage.getItem("leasehold-axis") || "round";

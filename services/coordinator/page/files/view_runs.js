@@ -23,6 +23,8 @@ export async function mount(root, { go }) {
     compare.disabled = picked.size < 1;
   } } });
   const done = (run) => (run.state === "completed" ? run.rounds : run.version ?? 0); // each round makes the next version; the newest round is open
+  // Of a run that goes on, by this browser's clock: none where stored times are ahead of that.
+  const took = (run) => (run.ended_ms ?? Math.max(Date.now(), run.started_ms)) - run.started_ms || null;
   const columns = [
     { label: "", cell: pick },
     { label: "Run", cell: (run) => el("a", { href: `#/${run.id}/overview` }, run.id) },
@@ -33,7 +35,7 @@ export async function mount(root, { go }) {
     { label: "Rounds", number: true, cell: (run) => `${count(done(run))} / ${count(run.rounds)}` },
     { label: "Reward", number: true, cell: (run) => number(run.reward_mean) },
     { label: "Begun", cell: (run) => el("span", { class: "small line" }, when(run.started_ms ?? run.created_ms)) },
-    { label: "Took", number: true, cell: (run) => (run.started_ms ? duration((run.ended_ms ?? Date.now()) - run.started_ms) : "–") },
+    { label: "Took", number: true, cell: (run) => duration(run.started_ms ? took(run) : null) },
   ];
 
   // Whether there may be earlier ones.
