@@ -117,12 +117,24 @@ static void check_route(struct http_request *r, const char *method) {
   }
 }
 
+/* What a body is decoded by is not offered: bytes that were packed would be told to be bad JSON. */
+static void check_encoding(struct http_request *r) {
+  struct err err;
+  const char *encoding = http_header(r, MHD_HTTP_HEADER_CONTENT_ENCODING);
+  if (encoding == NULL || strcasecmp(encoding, "identity") == 0 || !request_has_body(r)) return;
+  err_set(&err, RC_UNSUPPORTED, MHD_HTTP_HEADER_CONTENT_ENCODING,
+          "a body as it is was expected, but one by the encoding \"%.40s\" came: send it without Content-Encoding",
+          encoding);
+  request_refuse(r, MHD_HTTP_UNSUPPORTED_MEDIA_TYPE, &err);
+}
+
 void request_begin(struct http_request *r, struct MHD_Connection *connection, const char *method) {
   r->begun = true;
   r->connection = connection;
   request_log_name(r);
   if (r->refused_status == 0) check_head(r, method);
   if (r->refused_status == 0) check_route(r, method);
+  if (r->refused_status == 0) check_encoding(r);
   if (r->refused_status != 0) return;
 
   r->body_max = r->route->body_limit != NULL ? r->route->body_limit(r->server->context) : r->route->body_bytes_max;

@@ -198,6 +198,30 @@ static void test_targets_in_absolute_form(void **state) {
   expect_answer(port, line, "", 414, "\"code\":\"too_large\"");
 }
 
+/* Packed bytes were told to be bad JSON. */
+static void test_a_packed_body_is_refused_by_its_encoding(void **state) {
+  (void)state;
+#define PACKED(encoding, length) \
+  "POST /v1/json HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Encoding: " encoding "\r\n" length "\r\n\r\n"
+  static const struct {
+    const char *request, *says;
+    int status;
+  } cases[] = {
+      {PACKED("gzip", "Content-Length: 4") "\x1f\x8b\b\b", "\"field\":\"Content-Encoding\"", 415},
+      {PACKED("br", "Transfer-Encoding: chunked") "2\r\nab\r\n0\r\n\r\n", "one by the encoding \\\"br\\\" came", 415},
+      {PACKED("identity", "Content-Length: 2") "{}", "{\"members\":0}", 200},
+      {PACKED("Identity", "Content-Length: 2") "{}", "{\"members\":0}", 200},
+      {PACKED("gzip", "Content-Length: 0"), "a JSON body was expected", 422},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    char *answer = ask(port, cases[i].request);
+    if (status_of(answer) != cases[i].status || strstr(answer, cases[i].says) == NULL)
+      fail_msg("case %zu: %s", i, answer);
+    free(answer);
+  }
+#undef PACKED
+}
+
 /* OpenAI's clients ask three times for what is answered by 500 and above, unless they are told not to. */
 static void test_what_is_not_offered_need_not_be_asked_for_again(void **state) {
   (void)state;
@@ -562,6 +586,7 @@ int main(void) {
       cmocka_unit_test(test_routes),
       cmocka_unit_test(test_unknown_paths),
       cmocka_unit_test(test_wrong_method),
+      cmocka_unit_test(test_a_packed_body_is_refused_by_its_encoding),
       cmocka_unit_test(test_what_is_not_offered_need_not_be_asked_for_again),
       cmocka_unit_test(test_a_route_tells_its_errors_in_its_own_form),
       cmocka_unit_test(test_answers_have_the_id_of_their_request),
