@@ -190,6 +190,22 @@ def test_what_is_aborted_answers_with_what_it_has(slow_server):
     assert generate(slow_server)["choices"][0]["finish_reason"] in ("stop", "length")
 
 
+def test_requests_that_share_an_id_end_together(slow_server):
+    def held():
+        model = call("GET", slow_server.url + "/v1/model")
+        return model["slots_busy"] + model["samples_waiting"]
+
+    with slow_server.slowly():
+        same, other = [[background(lambda name=name: generate(slow_server, request_id=name, sampling_params={"max_tokens": 110, "ignore_eos": True, "n": 64})) for _ in range(2)] for name in ("same", "other")]
+        wait_until("all are open", lambda: held() == 256)
+        assert post(slow_server, "/abort_requests", {"request_ids": ["same"]}) == {"status": "aborted", "aborted": 2}
+        wait_until("they have ended, and the others have not", lambda: held() == 128)
+        assert post(slow_server, "/abort_requests", {"request_ids": ["other"]}) == {"status": "aborted", "aborted": 2}
+    for thread, result in same + other:
+        thread.join(30)
+        assert not thread.is_alive() and "abort" in {choice["finish_reason"] for choice in result["answer"]["choices"]}
+
+
 @contextlib.contextmanager
 def pause_is_awaited(server, path):
     """Many tokens are asked for, and a pause at their end, which the engine has heard of long before: both calls, (thread, result) each."""
