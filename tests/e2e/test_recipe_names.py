@@ -83,15 +83,36 @@ def test_truncated_samples_count_in_their_group_and_are_not_trained_on(cluster, 
     assert status["totals"]["trained_tokens"] == trained > 0
 
 
+@pytest.mark.parametrize("normalization", ["tokens", "sequences"])
 @pytest.mark.parametrize("changes", [{"mode": "pipelined"}, {"mode": "sync"}, {"mode": "pipelined", "update": "minibatch", "groups_per_step": 4}, {"mode": "inflight", "max_lag": 1}],
                          ids=["pipelined", "sync", "minibatch", "inflight"])
-def test_a_step_of_truncated_samples_alone_is_skipped(cluster, changes):
-    """No token is trained on, so there is nothing to divide by."""
-    config = named("grpo", training={"normalization": "tokens"}, sampling={"max_new_tokens": 2, "ignore_eos": True}, filter={"zero_advantage": "keep"}, mask_truncated=True)
+def test_a_step_of_truncated_samples_alone_is_skipped(cluster, changes, normalization):
+    """No token is trained on: neither moments nor weight decay move a weight, whatever the sum would have been divided by."""
+    training = {"normalization": normalization, "weight_decay": 10}
+    config = named("grpo", training=training, sampling={"max_new_tokens": 2, "ignore_eos": True}, filter={"zero_advantage": "keep"}, mask_truncated=True)
     status = cluster.run({**config, **changes})
     assert status["state"] == "completed" and status["totals"]["trained_tokens"] == 0
     assert {(row["skipped"], row["loss"], row["groups"]) for row in status["history"]} == {(True, None, GROUPS)}
     assert len(set(digests(status))) == 1
+
+
+def test_a_skipped_step_is_in_no_other_steps_denominator(cluster):
+    """Some groups are truncated altogether.  Their steps divide by nothing, the others by their own samples."""
+    sampling = {"temperature": 1.5, "max_new_tokens": 21}
+    config = {**named("dr_grpo", sampling=sampling, mask_truncated=True), "update": "minibatch", "groups_per_step": 1, "samples_per_group": 2, "filter": {"zero_advantage": "keep"}}
+    run = cluster.create_run(config)
+    cluster.wait(run)
+    number, empty, full = int(run[1:]), 0, 0
+    for round_ in range(ROUNDS):
+        trained = dict(cluster.query(f"SELECT g.ordinal, sum(s.tokens * (s.finish <> {FINISH_LENGTH})) {JOIN} GROUP BY g.ordinal", number, round_))
+        steps = cluster.query("SELECT ordinal_end - 1, denominator, skipped FROM inner_steps WHERE run = ? AND round = ? ORDER BY step", number, round_)
+        assert [ordinal for ordinal, _, _ in steps] == list(range(GROUPS))
+        for ordinal, denominator, skipped in steps:
+            assert (denominator, skipped) == ((2, 0) if trained[ordinal] else (0, 1))
+        empty += sum(tokens == 0 for tokens in trained.values())
+        full += sum(tokens > 0 for tokens in trained.values())
+        assert cluster.query("SELECT denominator FROM rounds WHERE run = ? AND round = ?", number, round_) == [(2 * sum(tokens > 0 for tokens in trained.values()),)]
+    assert empty > 0 and full > 0, "the case is not there"
 
 
 def test_entropy_moves_the_weights_and_what_cannot_be_honoured_is_refused(cluster):

@@ -146,16 +146,18 @@ static void sealed_of(struct candidates *out, const struct step_groups *g, int e
   }
 }
 
-/* Known before the trainer answers, so that the step can be queued at once behind its batches.  Segments that are not
- * trained on are in the database, those of plain samples are not (api/route_results.c). */
+/* Known before the trainer answers, so that the step can be queued at once behind its batches; 0, a step that is
+ * skipped, where no token is trained on.  Segments that are not trained on are in the database, those of plain samples
+ * are not (api/route_results.c). */
 static enum rc denominator_of(double *out, const struct batch_plan *plan, struct store *s, bool by_tokens,
                               int64_t ordinal, int64_t ordinal_end, struct err *err) {
   int64_t sum = 0;
   const enum rc rc = store_int(
       s, &sum, err,
-      "SELECT sum(CASE WHEN ?5 THEN tokens - coalesce((SELECT sum(count) FROM segments WHERE run = g.run AND round = "
-      "g.round AND group_ordinal = g.ordinal AND loss_mask = 0), 0) ELSE sample_count END) FROM groups g WHERE run = "
-      "?1 AND round = ?2 AND ordinal >= ?3 AND ordinal < ?4 AND state IN (?6, ?7)",
+      "SELECT iif(?5 OR trained = 0, trained, samples) FROM (SELECT sum(sample_count) AS samples, sum(tokens - "
+      "coalesce((SELECT sum(count) FROM segments WHERE run = g.run AND round = g.round AND group_ordinal = g.ordinal "
+      "AND loss_mask = 0), 0)) AS trained FROM groups g WHERE run = ?1 AND round = ?2 AND ordinal >= ?3 AND ordinal < "
+      "?4 AND state IN (?6, ?7))",
       BINDS(b_int(plan->run), b_int(plan->round), b_int(ordinal), b_int(ordinal_end), b_int(by_tokens),
             b_int(GROUP_SEALED), b_int(GROUP_SUBMITTED)));
   *out = (double)sum;

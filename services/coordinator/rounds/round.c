@@ -308,8 +308,20 @@ static enum rc ratios_note(struct core *c, int64_t run, int64_t round, struct er
 #undef FINITE_SUM
 }
 
+/* The samples of the round's steps, but of those steps that no token is trained on in: they have the denominator 0 and
+ * are skipped. */
+static enum rc counted_samples(struct core *c, int64_t run, int64_t round, int64_t *out, struct err *err) {
+  return store_int(c->store, out, err,
+                   "SELECT i.counted + iif((SELECT coalesce(sum(trained_tokens), 0) FROM batches WHERE run = ?1 AND "
+                   "round = ?2 AND step = i.steps) > 0, r.submitted_samples - i.groups * ?3, 0) FROM rounds r, (SELECT "
+                   "count(*) AS steps, coalesce(sum(groups), 0) AS groups, cast(coalesce(sum(denominator), 0) AS "
+                   "INTEGER) AS counted FROM inner_steps WHERE run = ?1 AND round = ?2) i WHERE r.run = ?1 AND r.round "
+                   "= ?2",
+                   BINDS(b_int(run), b_int(round), b_int(c->context->config.samples_per_group)));
+}
+
 enum rc round_step_when_trained(struct core *c, int64_t run, int64_t round, bool by_tokens, struct err *err) {
-  int64_t state = -1, left = 0;
+  int64_t state = -1, left = 0, samples = 0;
   enum rc rc = store_int(c->store, &state, err, "SELECT state FROM rounds WHERE run = ?1 AND round = ?2",
                          BINDS(b_int(run), b_int(round)));
   if (rc != RC_OK || (state != ROUND_TRAINING && state != ROUND_STEPPING)) return rc;
@@ -321,8 +333,10 @@ enum rc round_step_when_trained(struct core *c, int64_t run, int64_t round, bool
   if (rc == RC_OK) rc = round_move(c, run, round, ROUND_STEPPING, err);
   if (rc != RC_OK) return rc;
   c->kick_due = true;
+  rc = by_tokens ? RC_OK : counted_samples(c, run, round, &samples, err);
+  if (rc != RC_OK) return rc;
   return store_exec(c->store, err,
                     "UPDATE rounds SET trained_ms = ?3, step_begun_ms = ?3, submitted_ms = coalesce(submitted_ms, ?3), "
-                    "denominator = iif(?4, trained_tokens, submitted_samples) WHERE run = ?1 AND round = ?2",
-                    BINDS(b_int(run), b_int(round), b_int(c->wall_ms), b_int(by_tokens)));
+                    "denominator = iif(?4, trained_tokens, ?5) WHERE run = ?1 AND round = ?2",
+                    BINDS(b_int(run), b_int(round), b_int(c->wall_ms), b_int(by_tokens), b_int(samples)));
 }
