@@ -3,6 +3,7 @@
 #include "services/coordinator/decide/verify.h"
 
 #include <ctype.h>
+#include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,11 +58,17 @@ static uint64_t number_vote(const struct number *n) {
   return answer_vote(text, (size_t)len);
 }
 
+static double magnitude(double x) { return x < 0 ? -x : x; }
+
+/* What is too large or too small even for a double is equal to nothing: it has lost its value. */
+static bool has_value(const struct number *n) {
+  return n->exact || (n->approximate != 0 && magnitude(n->approximate) <= DBL_MAX);
+}
+
 static bool numbers_equal(const struct number *a, const struct number *b) {
   if (a->exact && b->exact) return rational_equal(a->value, b->value);
-  double difference = a->approximate - b->approximate, size = b->approximate < 0 ? -b->approximate : b->approximate;
-  if (difference < 0) difference = -difference;
-  return difference <= 1e-9 * (size > 1 ? size : 1);
+  const double x = magnitude(a->approximate), y = magnitude(b->approximate);
+  return has_value(a) && has_value(b) && magnitude(a->approximate - b->approximate) <= 1e-9 * (x > y ? x : y);
 }
 
 /* Which number is the answer: false, and what is wrong in out->detail, when there is none. */

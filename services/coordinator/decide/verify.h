@@ -43,7 +43,8 @@ uint64_t answer_vote(const char *text, size_t len);
  * numeric: an answer, or a gold, that is more than one number is no number.  With \boxed{} the answer is all of the
  * last box's content, else the last number of the text, which must stand alone: lone_number.h says what either may
  * look like.  Any other text is not well formed and earns nothing.  Equal to the gold is equal as an exact
- * rational, or within 1e-9 relative where 64 bits do not hold them.  countdown: the last expression (after "=" is
+ * rational, or within 1e-9 of the larger where 64 bits do not hold them; what a double does not hold either is equal
+ * to nothing.  countdown: the last expression (after "=" is
  * cut, or in \boxed{}) over + - * / and parentheses uses each of extra.numbers at most once and equals extra.target
  * exactly (rational arithmetic with overflow checks). */
 void verify(enum verifier_kind kind, const char *completion, size_t len, const char *answer, const char *extra,

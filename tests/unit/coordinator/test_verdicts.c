@@ -80,14 +80,30 @@ static void numbers_that_do_not_fit_are_equal_within_a_billionth(void **state) {
   numeric("1.5000000018", "1.5000000000000000000000001", 0);
 }
 
-static void small_numbers_that_do_not_fit_are_equal_within_a_billionth_of_one(void **state) {
+/* Within a billionth of one, 0 was equal to the charge of an electron. */
+static void small_numbers_that_do_not_fit_are_equal_within_a_billionth_of_themselves(void **state) {
   (void)state;
-  numeric("0", "1e-30", 1);
-  numeric("1e-30", "0", 1);
-  numeric("1e-9", "1e-30", 1); /* the very distance */
-  numeric("1.5e-9", "1e-30", 0);
+  numeric("1.000000000e-30", "1e-30", 1);
+  numeric("1.0000000008e-30", "1e-30", 1);
+  numeric("1.0000000012e-30", "1e-30", 0);
+  numeric("1e-30", "1.0000000008e-30", 1);
+  numeric("-1e-30", "1e-30", 0);
+  numeric("0", "1e-30", 0);
+  numeric("1e-30", "0", 0);
+  numeric("1e-9", "1e-30", 0);
   numeric("0", "0.5000000000000000000000001", 0);
   numeric("0.9", "0.5000000000000000000000001", 0);
+}
+
+static void what_no_double_holds_is_equal_to_nothing(void **state) {
+  (void)state;
+  numeric("1e400", "1e400", 0);
+  numeric("5", "1e400", 0);
+  numeric("1e400", "5", 0);
+  numeric("0", "1e-400", 0);
+  numeric("1e-400", "0", 0);
+  numeric("1e-400", "2e-400", 0);
+  numeric("1e300", "1e300", 1);
 }
 
 /* ---- boxes ---- */
@@ -340,7 +356,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_verdict_says_what_was_read),
       cmocka_unit_test(numbers_that_do_not_fit_are_equal_within_a_billionth),
-      cmocka_unit_test(small_numbers_that_do_not_fit_are_equal_within_a_billionth_of_one),
+      cmocka_unit_test(small_numbers_that_do_not_fit_are_equal_within_a_billionth_of_themselves),
+      cmocka_unit_test(what_no_double_holds_is_equal_to_nothing),
       cmocka_unit_test(a_box_ends_with_its_own_brace),
       cmocka_unit_test(a_box_is_searched_for_as_many_steps_as_the_limit_says),
       cmocka_unit_test(an_expression_has_the_value_that_arithmetic_gives_it),
