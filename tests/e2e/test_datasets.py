@@ -228,6 +228,14 @@ def test_prompts_that_every_sample_solves_rest_for_an_epoch(cluster, known, mode
     assert run["config"]["dataset"]["curriculum"] == {"rate_min": 0, "rate_max": 0.9, "pass_reward": 1, "rest_epochs": 1}
 
 
+def test_a_sum_of_weights_that_make_one_passes(cluster, known):
+    """In doubles 0.7 + 0.2 + 0.1 is 0.9999999999999999."""
+    terms = [{**LONG_ENOUGH["verifier"], "weight": weight} for weight in (0.7, 0.2, 0.1)]
+    run = cluster.run({**curriculum_config(3, {"rate_max": 0.9}), "verifier": {"terms": terms}})
+    assert cluster.query("SELECT max(reward) < 1 FROM samples WHERE run = ?", int(run["id"][1:])) == [(1,)]
+    assert sorted(taken(cluster, run)[2]) == list(range(0, 16, 2))
+
+
 def test_refills_are_looked_for_behind_the_rounds_prompts(cluster, known):
     """Every group is without a signal, so each is refilled once; prompts that nobody solves rest."""
     run = cluster.run({**curriculum_config(3, {"rate_min": 0.1, "rest_epochs": 5}), "groups_per_round": 4, "filter": {"zero_advantage": "refill", "refill_max": 4}})

@@ -12,6 +12,9 @@
   "FROM groups g JOIN samples s ON s.run = g.run AND s.round = g.round AND s.group_ordinal = g.ordinal WHERE "     \
   "s.state = " SQL_SAMPLE_DONE " AND s.reward IS NOT NULL AND g.ordinal < ?3 AND "
 
+/* 0.7 + 0.2 + 0.1 is less than 1 by its rounding, and a sample that earned all three has passed. */
+static double least_passing(const struct curriculum_config *rule) { return rule->pass_reward - 1e-9; }
+
 /* Of an item that has come before, what it has earned now stands. */
 #define NEWEST                                                                                               \
   " ON CONFLICT (run, item) DO UPDATE SET samples = excluded.samples, passed = excluded.passed, epoch = " \
@@ -24,7 +27,7 @@ static enum rc record_round(struct core *c, int64_t round, struct err *err) {
       "INSERT INTO prompt_rates (run, item, samples, passed, epoch) SELECT g.run, g.dataset_index, count(*), "
       "sum(s.reward >= ?4), max(g.dataset_epoch) " RATES_OF
       "g.run = ?1 AND g.round = ?2 GROUP BY g.dataset_index" NEWEST,
-      BINDS(b_int(c->context->run), b_int(round), b_int(ORDINAL_EVALUATION_FIRST), b_real(rule->pass_reward)));
+      BINDS(b_int(c->context->run), b_int(round), b_int(ORDINAL_EVALUATION_FIRST), b_real(least_passing(rule))));
 }
 
 /* Items go by their numbers, so both runs must have read the same lines. */
@@ -65,7 +68,7 @@ static enum rc record_earlier_run(struct core *c, struct err *err) {
       c->store, err,
       "INSERT INTO prompt_rates (run, item, samples, passed, epoch) SELECT ?1, g.dataset_index, count(*), "
       "sum(s.reward >= ?4), -1 " RATES_OF "g.run = ?2 GROUP BY g.round, g.dataset_index ORDER BY g.round" NEWEST,
-      BINDS(b_int(c->context->run), b_int(from), b_int(ORDINAL_EVALUATION_FIRST), b_real(rule->pass_reward)));
+      BINDS(b_int(c->context->run), b_int(from), b_int(ORDINAL_EVALUATION_FIRST), b_real(least_passing(rule))));
 }
 
 enum rc curriculum_open(struct core *c, int64_t round, struct curriculum_walk *out, struct err *err) {

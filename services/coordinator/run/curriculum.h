@@ -32,7 +32,7 @@ bool curriculum_rests(const struct curriculum_rule *rule, const struct curriculu
 struct curriculum_config {
   bool given;
   struct curriculum_rule rule;
-  double pass_reward; /* a sample passes that earned at least so much */
+  double pass_reward; /* a sample passes that earned at least so much, but for rounding */
   const char *from;   /* an earlier run over the same dataset, whose rates are known at the start; "": none */
 };
 
