@@ -287,7 +287,7 @@ def cluster(tmp_path_factory):
     free = ["--allow-hosts", "any", "--registrations-per-s", 1000000]  # one client registers under many addresses
     with Cluster(tmp_path_factory.mktemp("contract"), trainer=["--random-init", 1], coordinator=free) as cluster:
         cluster.add_server("gen", "--slots", 8)
-        cluster.run(grpo_config(1, groups=1, samples=1))  # the server has weights
+        cluster.run(grpo_config(1, groups=1, samples=2))  # the server has weights
         lease = cluster.query("SELECT id FROM leases LIMIT 1")[0][0]
         worker = f"w{cluster.query('SELECT max(id) FROM workers')[0][0]}"
         cluster.known = {"putResult": lease, "heartbeat": worker, "pollLeases": worker, "pollPasses": worker}

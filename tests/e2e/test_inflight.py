@@ -309,10 +309,10 @@ def test_pause_resume_and_stop(base_model, tmp_path):
 
 
 def test_a_run_without_signal_is_held_and_told_so(base_model, tmp_path):
-    """A group of one sample has an advantage of zero: with the filter no step can ever be taken."""
+    """All samples earn the same, so advantages are zero: with the filter no step can ever be taken."""
     with start(tmp_path, base_model) as cluster:
         cluster.add_server("one", *FAST)
-        run = cluster.create_run({**config(filter={"zero_advantage": "shrink"}), "samples_per_group": 1})
+        run = cluster.create_run({**config(filter={"zero_advantage": "shrink"}), "samples_per_group": 2, "verifier": {"kind": "length", "min": 1}})
         for groups in (256, 512):
             cluster.wait_until(f"{groups} groups in vain", lambda: f"all {groups} groups that were complete since step 0 are zero" in (cluster.status(run)["error"] or ""))
             status = cluster.status(run)

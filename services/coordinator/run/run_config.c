@@ -414,6 +414,10 @@ static enum rc resolve(struct run_config *c, bool has_total_steps, bool has_grou
   if (c->mode == MODE_INFLIGHT && (evaluates || supervised))
     return err_set(err, RC_INVALID, "mode", "objective '%s' has nothing to overlap: leave `mode` out",
                    c->training.objective);
+  if (!evaluates && c->groups_per_round < 1)
+    return err_set(err, RC_INVALID, "groups_per_round",
+                   "expected at least 1, got %d; 0 (the whole dataset) is for objective 'evaluate'",
+                   c->groups_per_round);
   if (c->mode == MODE_INFLIGHT) {
     const enum rc rc = resolve_stream(c, has_groups_per_round, err);
     if (rc != RC_OK) return rc;
@@ -426,10 +430,6 @@ static enum rc resolve(struct run_config *c, bool has_total_steps, bool has_grou
   if (evaluates) c->rounds = 1;
   if (evaluates || supervised) c->mode = MODE_SYNC; /* nothing to overlap */
   if (c->refill_max == 0) c->refill_max = c->groups_per_round;
-  if (!evaluates && c->groups_per_round < 1)
-    return err_set(err, RC_INVALID, "groups_per_round",
-                   "expected at least 1, got %d; 0 (the whole dataset) is for objective 'evaluate'",
-                   c->groups_per_round);
   if (!evaluates && !supervised && !(c->sampling.temperature >= WIRE_TEMPERATURE_MIN)) { /* as the trainer has it */
     return err_set(err, RC_INVALID, "sampling.temperature",
                    "training needs a temperature of at least %g, so that log-probabilities can be repeated; got %g",
@@ -473,6 +473,7 @@ static enum rc parse(struct run_config *out, const struct json *body, bool poste
   const struct json *dataset = NULL, *sampling = NULL, *verifier = NULL, *advantage = NULL, *overlong = NULL,
                     *filter = NULL, *training = NULL, *evaluation = NULL, *keep_best = NULL, *start = NULL;
   struct choices choices = {.frontier = "priority"};
+  bool has_groups_per_round = false;
   struct run_config *c = out;
   set_defaults(c);
   if (names_inflight(body)) set_inflight_defaults(c);
@@ -515,6 +516,7 @@ static enum rc parse(struct run_config *out, const struct json *body, bool poste
           {.name = "groups_per_round",
            .kind = FIELD_I32,
            .target = &c->groups_per_round,
+           .present = &has_groups_per_round,
            .min = 0,
            .max = LIMIT_GROUPS_PER_ROUND},
           {.name = "groups_per_step",
@@ -566,8 +568,7 @@ static enum rc parse(struct run_config *out, const struct json *body, bool poste
   const struct json *total_steps = training ? json_get(training, "total_steps") : NULL;
   if (rc == RC_OK && start) rc = read_start(c, start, arena, err);
   if (rc == RC_OK)
-    rc = resolve(c, total_steps && json_type_of(total_steps) != JSON_NULL, json_get(body, "groups_per_round") != NULL,
-                 err);
+    rc = resolve(c, total_steps && json_type_of(total_steps) != JSON_NULL, has_groups_per_round, err);
   return rc;
 }
 
@@ -581,19 +582,38 @@ enum rc run_config_parse_stored(struct run_config *out, const char *text, size_t
   return rc;
 }
 
-/* Not of a stored one, which may be from before this was asked for. */
-static enum rc filter_check(const struct run_config *c, struct err *err) {
-  const bool all_equal = c->training.teacher[0] && c->verifier.terms[0].kind == VERIFIER_NONE && !c->overlong_buffer;
-  if (!all_equal || c->zero_advantage == FILTER_KEEP) return RC_OK;
-  return err_set(err, RC_INVALID, "filter.zero_advantage",
-                 "without a verifier all rewards are equal, so every group would be left out, and with it what the "
-                 "teacher says of it: set 'keep', got '%s'",
-                 filter_names[c->zero_advantage]);
+/* Every advantage of a group of one sample is zero, but in kind batch, which has no group's baseline.  A KL term or an
+ * entropy in the loss trains without advantages, unless such groups are left out. */
+static enum rc check_lone_samples(const struct run_config *c, bool trains_on_rollouts, struct err *err) {
+  const bool kl = c->training.kl_coefficient != 0 && strcmp(c->training.kl_in, "reward") != 0;
+  const bool kept = c->zero_advantage == FILTER_KEEP && (kl || c->training.entropy_coefficient != 0);
+  if (!trains_on_rollouts || c->samples_per_group > 1 || c->advantage == ADVANTAGE_BATCH || kept) return RC_OK;
+  return err_set(err, RC_INVALID, "samples_per_group",
+                 "a sample alone in its group has no advantage, so nothing would be learned: expected at least 2, or "
+                 "advantage.kind 'batch'; got 1");
+}
+
+/* What could be run, and would do nothing.  Not of a stored one, which may be from before this was asked for. */
+static enum rc check_purpose(const struct run_config *c, struct err *err) {
+  const bool evaluates = is_objective(c, "evaluate"), rl = !evaluates && !is_objective(c, "cross_entropy");
+  const bool earns = reward_earns(&c->verifier), taught = c->training.teacher[0];
+  if (evaluates && c->evaluation.count)
+    return err_set(err, RC_INVALID, "evaluation",
+                   "objective 'evaluate' evaluates `dataset`, one set in a run: leave `evaluation` out");
+  if (rl && !taught && !earns)
+    return err_set(err, RC_INVALID, "verifier.terms",
+                   "reinforcement learning needs a verifier: every term is of kind none or has weight 0");
+  if (taught && !earns && !c->overlong_buffer && c->zero_advantage != FILTER_KEEP)
+    return err_set(err, RC_INVALID, "filter.zero_advantage",
+                   "without a verifier all rewards are equal, so every group would be left out, and with it what the "
+                   "teacher says of it: set 'keep', got '%s'",
+                   filter_names[c->zero_advantage]);
+  return check_lone_samples(c, rl, err);
 }
 
 enum rc run_config_parse(struct run_config *out, const struct json *body, struct arena *arena, struct err *err) {
   enum rc rc = parse(out, body, true, arena, err);
-  if (rc == RC_OK) rc = filter_check(out, err);
+  if (rc == RC_OK) rc = check_purpose(out, err);
   if (rc == RC_OK && out->start.from == START_UNNAMED)
     out->start.from = is_objective(out, "evaluate") ? START_CURRENT : START_MODEL;
   return rc;

@@ -141,12 +141,16 @@ static bool equal(struct judging *j, const struct json *a, const struct json *b,
 }
 
 static bool is_type(const struct json *v, const char *name) {
+  const double past_halves = 0x1p52; /* from here on doubles are integers, though 64 bits may not hold them */
   int64_t whole;
   switch (json_type_of(v)) {
     case JSON_NULL: return strcmp(name, "null") == 0;
     case JSON_BOOL: return strcmp(name, "boolean") == 0;
     case JSON_INT: return strcmp(name, "integer") == 0 || strcmp(name, "number") == 0;
-    case JSON_REAL: return strcmp(name, "number") == 0 || (strcmp(name, "integer") == 0 && json_as_int(v, &whole));
+    case JSON_REAL:
+      return strcmp(name, "number") == 0 ||
+             (strcmp(name, "integer") == 0 &&
+              (json_as_int(v, &whole) || json_number(v) >= past_halves || json_number(v) <= -past_halves));
     case JSON_STRING: return strcmp(name, "string") == 0;
     case JSON_ARRAY: return strcmp(name, "array") == 0;
     case JSON_OBJECT: return strcmp(name, "object") == 0;

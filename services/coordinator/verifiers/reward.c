@@ -102,6 +102,12 @@ enum rc reward_line_check(const struct reward_rule *rule, const char *answer, co
   return RC_OK;
 }
 
+bool reward_earns(const struct reward_rule *rule) {
+  for (int i = 0; i < rule->count; i++)
+    if (rule->terms[i].kind != VERIFIER_NONE && rule->terms[i].weight != 0) return true;
+  return false;
+}
+
 int reward_remote_terms(const struct reward_rule *rule) {
   int count = 0;
   for (int i = 0; i < rule->count; i++) count += rule->terms[i].kind == VERIFIER_HTTP;

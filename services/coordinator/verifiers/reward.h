@@ -75,6 +75,8 @@ void reward_judge(const struct reward_rule *rule, const struct reward_input *inp
 enum rc reward_line_check(const struct reward_rule *rule, const char *answer, const char *extra, struct err *err);
 /* Must a line have an `answer`? */
 bool reward_needs_answer(const struct reward_rule *rule);
+/* Can it tell completions apart?  Not where every term is `none` or has weight 0. */
+bool reward_earns(const struct reward_rule *rule);
 /* How many terms wait for a server. */
 int reward_remote_terms(const struct reward_rule *rule);
 /* Do its verdicts have votes?  Those of numeric, countdown, math, choice and exact as the first term. */

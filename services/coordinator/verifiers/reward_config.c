@@ -151,8 +151,8 @@ static enum rc term_read(struct reward_term *t, const struct json *v, bool weigh
   *t = given;
   if (t->kind == VERIFIER_OVERLONG && !given_in(v, "buffer"))
     return err_set(err, RC_INVALID, "buffer", "expected 1 to %d tokens, the key is missing", LIMIT_NEW_TOKENS);
-  if (t->kind == VERIFIER_LENGTH && !given_in(v, "min") && !given_in(v, "max"))
-    return err_set(err, RC_INVALID, "max", "expected `min` or `max`, both are missing");
+  if (t->kind == VERIFIER_LENGTH && !t->min && !t->max)
+    return err_set(err, RC_INVALID, "max", "expected `min` or `max`, both are missing; a `min` of 0 bounds nothing");
   if (t->max && t->min > t->max)
     return err_set(err, RC_INVALID, "max", "expected at least `min` (%d), got %d", t->min, t->max);
   return RC_OK;

@@ -384,7 +384,7 @@ static void a_filtered_group_is_refilled_when_it_is_judged(void **state) {
   struct fake_server s;
   struct lease_answer a;
   sampled(f, &s,
-          JUDGED("{\"terms\":[" TERM("a:1", 0, "fail") "]}",
+          JUDGED("{\"terms\":[" TERM("a:1", 0, "fail") ",{\"kind\":\"length\",\"min\":1}]}",
                  ",\"filter\":{\"zero_advantage\":\"refill\",\"refill_max\":1}"));
   answered(f, 2, 0, 0, 4);
   poll_leases(f, &s, 64, &a);

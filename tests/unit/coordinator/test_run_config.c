@@ -133,6 +133,16 @@ static const struct faulty_config {
     {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"order\":\"replay\"}", "order", RC_INVALID},
     {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"groups_per_round\":8,\"groups_per_step\":4}",
      "groups_per_step", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"groups_per_round\":0}", "groups_per_round", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"samples_per_group\":1}", "samples_per_group", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"samples_per_group\":1,\"filter\":{\"zero_advantage\":\"refill\"},\"training\":"
+     "{\"kl_coefficient\":1}}",
+     "samples_per_group", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"samples_per_group\":1,\"recipe\":\"rloo\"}", "samples_per_group", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"verifier\":{\"terms\":[{\"kind\":\"none\"},{\"kind\":\"math\",\"weight\":0}]}}",
+     "verifier.terms", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"objective\":\"evaluate\"},\"evaluation\":{\"path\":\"b\"}}",
+     "evaluation", RC_INVALID},
     {"{\"dataset\":{\"path\":\"a\"},\"update\":\"minibatch\"}", "groups_per_step", RC_INVALID},
     {"{\"dataset\":{\"path\":\"a\"},\"update\":\"minibatch\",\"groups_per_step\":65}", "groups_per_step", RC_INVALID},
     {"{\"dataset\":{\"path\":\"a\"},\"groups_per_step\":8}", "groups_per_step", RC_INVALID},
@@ -217,6 +227,29 @@ static void faults_name_their_field(void **state) {
     parse(&p, f->text);
     if (p.rc != f->rc || !strstr(p.err.field, f->field))
       fail_msg("%s: got %s, field '%s', %s", f->text, rc_name(p.rc), p.err.field, p.err.message);
+    parsed_free(&p);
+  }
+}
+
+/* Near what would do nothing: a part of it is left that does something. */
+static void what_still_learns_is_taken(void **state) {
+  (void)state;
+  static const char *const configs[] = {
+      "{\"dataset\":{\"path\":\"a\"},\"samples_per_group\":1,\"mode\":\"sync\",\"advantage\":{\"kind\":\"batch\"}}",
+      "{\"dataset\":{\"path\":\"a\"},\"samples_per_group\":1,\"training\":{\"kl_coefficient\":1}}",
+      "{\"dataset\":{\"path\":\"a\"},\"samples_per_group\":1,\"training\":{\"entropy_coefficient\":1}}",
+      "{\"dataset\":{\"path\":\"a\"},\"samples_per_group\":1,\"training\":{\"objective\":\"evaluate\"}}",
+      "{\"dataset\":{\"path\":\"a\"},\"samples_per_group\":1,\"recipe\":\"sft\"}",
+      "{\"dataset\":{\"path\":\"a\"},\"verifier\":{\"terms\":[{\"kind\":\"none\"},{\"kind\":\"math\",\"weight\":-1}]}}",
+      "{\"dataset\":{\"path\":\"a\"},\"recipe\":\"distill\",\"verifier\":{\"terms\":[{\"kind\":\"none\"},{\"kind\":"
+      "\"math\"}]},\"filter\":{\"zero_advantage\":\"refill\"},\"training\":{\"teacher\":"
+      "\"0123456789012345678901234567890123456789012345678901234567890123\"}}",
+      "{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"groups_per_round\":null,\"groups_per_step\":8}",
+      "{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"groups_per_round\":8,\"groups_per_step\":null}"};
+  for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
+    struct parsed p;
+    if (parse(&p, configs[i])->rc != RC_OK) fail_msg("%s: field '%s', %s", configs[i], p.err.field, p.err.message);
+    if (p.config.mode == MODE_INFLIGHT) assert_true(p.config.groups_per_round == 8 && p.config.groups_per_step == 8);
     parsed_free(&p);
   }
 }
@@ -686,6 +719,7 @@ int main(void) {
       cmocka_unit_test(the_trainer_gets_the_sampling_temperature),
       cmocka_unit_test(the_trainer_gets_what_samplers_leave_out),
       cmocka_unit_test(faults_name_their_field),
+      cmocka_unit_test(what_still_learns_is_taken),
       cmocka_unit_test(a_stored_configuration_alone_says_whether_the_tokenizers_eos_counts),
       cmocka_unit_test(ignoring_eos_is_written_only_when_it_is_asked_for),
       cmocka_unit_test(a_penalty_of_long_samples_is_optional),
