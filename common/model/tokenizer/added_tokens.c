@@ -4,8 +4,8 @@
  * text; the sets are constant.
  *
  * Some tokens take the white space on their left or right with them, or match only where no word touches them.  A
- * token that begins in white space which the one before took still counts, and what follows it is text again; so the
- * library has it. */
+ * token that begins in white space which the one before took still counts, and what follows it is text again, unless it
+ * takes white space on its left and nothing is left of it; so the library has it. */
 #include "common/model/tokenizer/tokenizer_state.h"
 
 /* The length of the code point that ends before text[end]; end > 0. */
@@ -37,6 +37,7 @@ bool added_next(struct added_match *out, const struct added_set *set, const char
       while (start > done && (n = code_before(&code, text, start)) && text_is_space(code)) start -= n;
     if (token->rstrip)
       while (stop < len && (n = text_code(&code, text + stop, len - stop)) && text_is_space(code)) stop += n;
+    if (token->lstrip && stop <= done) continue;
     *out = (struct added_match){.start = start, .stop = stop, .id = token->id};
     return true;
   }

@@ -1,15 +1,18 @@
 /* Compiles the patterns of a tokenizer.json and finds their matches.
  *
  * They are written for Oniguruma, which the tokenizers library uses; PCRE2 in UTF and UCP mode reads the same syntax
- * with a few differences, which are bridged here: \s (PCRE2's has U+180E), \w (PCRE2's lacks marks), properties that
- * changed in a newer Unicode than PCRE2 knows (unicode_tables.h), line anchors, empty matches.  Syntax that the two
- * read differently and that is not bridged is refused by name.
+ * with a few differences, which are bridged here: \s (PCRE2's has U+180E), \w and \b (PCRE2's lack marks), \p{Han} (to
+ * PCRE2 also what other scripts share with it), properties that changed in a newer Unicode than PCRE2 knows
+ * (unicode_tables.h), {,n}, line anchors, empty matches.  Syntax that the two read differently and that is not bridged
+ * is refused by name.
  *
  * Called by the readers of the file's sections, and by normalize.c, text.c and decode.c.  Compiled patterns are
  * constant; match data belongs to the call.  Text comes from strangers: it is checked for UTF-8 once and matched
  * without a second check (checking at every match would be quadratic), and matching has a ceiling of steps, so that a
  * pattern that backtracks badly is refused and does not hang a service. */
+#include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "common/model/tokenizer/tokenizer_state.h"
 #include "common/model/tokenizer/unicode_tables.h"
@@ -18,7 +21,8 @@ enum {
   MATCH_STEPS_MAX = 50 * 1000 * 1000,
   MATCH_HEAP_KIB = 64 * 1024,
   PATTERN_BYTES_MAX = 4096,
-  PROPERTY_BYTES_MAX = 32
+  PROPERTY_BYTES_MAX = 32,
+  GROUPS_MAX = 63 /* in each other */
 };
 
 /* Unicode's White_Space, to stand inside brackets. */
@@ -30,6 +34,9 @@ struct rewrite {
   struct buf *out;
   const char *p, *end;
   bool in_class;
+  uint64_t any_case; /* of the groups that are open, the innermost in bit 0: whether (?i) holds in them */
+  int groups;
+  bool at_branch;      /* nothing of the branch was read yet */
   const char *refused; /* what is not supported */
 };
 
@@ -48,9 +55,13 @@ static void put_ranges(struct buf *out, const struct code_range *ranges, size_t 
   for (size_t i = 0; i < count; i++) put_range(out, ranges[i].first, ranges[i].last);
 }
 
-/* Appends the code points that have a property (L, Lu) only in a Unicode newer than PCRE2's. */
+/* Appends the code points that have a property (L, Lu, Han) only in a Unicode newer than PCRE2's. */
 static void put_newer(struct buf *out, const char *name, size_t len) {
   uint32_t first = 0, last = 0;
+  for (size_t i = 0; i < COUNT(newer_scripts); i++) {
+    const struct newer_script *s = &newer_scripts[i];
+    if (strncasecmp(s->name, name, len) == 0 && s->name[len] == '\0') put_range(out, s->first, s->last);
+  }
   for (size_t i = 0; i < COUNT(newer_categories); i++) {
     const struct newer_category *c = &newer_categories[i];
     if (len == 0 || len > 2 || memcmp(name, c->name, len) != 0) continue;
@@ -65,21 +76,44 @@ static void put_newer(struct buf *out, const char *name, size_t len) {
   if (last > 0) put_range(out, first, last);
 }
 
-/* Members of a class: \w of one of the library's two regex engines. */
+/* Members of a class: \w of one of the library's two regex engines, of which Oniguruma's in brackets lacks its own. */
 static void put_words(struct buf *out, const struct code_range *own, size_t own_count) {
   buf_puts(out, "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}");
   put_ranges(out, newer_words, COUNT(newer_words));
   put_ranges(out, own, own_count);
 }
 
+/* Categories whose members both engines know, or unicode_tables.h has what only Oniguruma knows. */
+static bool is_category(const char *name, size_t len) {
+  static const char known[] = "L,Lu,Ll,Lt,Lm,Lo,M,Mn,Mc,Me,N,Nd,Nl,No,P,Pc,Pd,Ps,Pe,Pi,Pf,Po,S,Sm,Sc,Sk,So,Z,Zs,Zl,Zp,"
+                              "Cc,Cf,Co,Any,ASCII,White_Space,";
+  for (const char *at = known; *at; at = strchr(at, ',') + 1)
+    if (strncmp(at, name, len) == 0 && at[len] == ',') return true;
+  return false;
+}
+
+static bool is_script(const char *name, size_t len) {
+  char pattern[PROPERTY_BYTES_MAX + 16];
+  int code;
+  PCRE2_SIZE at;
+  snprintf(pattern, sizeof pattern, "\\p{sc:%.*s}", (int)len, name);
+  pcre2_code *found = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, NULL);
+  pcre2_code_free(found);
+  return found && strncasecmp(name, "Unknown", len) != 0;
+}
+
 static void put_property(struct rewrite *r, const char *name, size_t len, bool negated) {
   struct buf members = BUF_INIT;
-  if (negated && r->in_class) { /* a class cannot hold a negated class, so what is newer stays in it */
-    buf_printf(&members, "\\P{%.*s}", (int)len, name);
-  } else {
-    buf_printf(&members, "\\p{%.*s}", (int)len, name);
-    put_newer(&members, name, len);
+  const bool script = !is_category(name, len);
+  if (script && !is_script(name, len)) {
+    r->refused = "a property other than a general category or a script";
+    return;
   }
+  if (r->in_class && (r->any_case & 1) && len != 1 && strncmp(name, "Nd", len) != 0)
+    r->refused = "a property of several letters in brackets where case is ignored";
+  buf_printf(&members, "\\%c{%s%.*s}", negated && r->in_class ? 'P' : 'p', script ? "sc:" : "", (int)len, name);
+  /* a class cannot hold a negated class, so what is newer stays in it */
+  if (!negated || !r->in_class) put_newer(&members, name, len);
   if (members.failed) r->out->failed = true;
   if (members.data) put_class(r, members.data, negated && !r->in_class);
   buf_free(&members);
@@ -103,10 +137,21 @@ static void read_property(struct rewrite *r, bool negated) {
 
 static void put_word_class(struct rewrite *r, bool negated) {
   struct buf members = BUF_INIT;
-  put_words(&members, oniguruma_words, COUNT(oniguruma_words));
+  put_words(&members, oniguruma_words, r->in_class ? 0 : COUNT(oniguruma_words));
   if (members.failed) r->out->failed = true;
   if (!members.failed) put_class(r, members.data, negated);
   buf_free(&members);
+}
+
+/* \b or \B. */
+static void put_word_boundary(struct rewrite *r, bool negated) {
+  struct buf word = BUF_INIT;
+  put_words(&word, oniguruma_words, COUNT(oniguruma_words));
+  if (word.failed) r->out->failed = true;
+  if (!word.failed)
+    buf_printf(r->out, "(?:(?<=[%s])(?%c[%s])|(?<![%s])(?%c[%s]))", word.data, negated ? '=' : '!', word.data,
+               word.data, negated ? '!' : '=', word.data);
+  buf_free(&word);
 }
 
 /* What follows a backslash. */
@@ -131,6 +176,11 @@ static void put_escape(struct rewrite *r) {
     case 'P': read_property(r, c == 'P'); return;
     case 'd':
     case 'D': put_property(r, "Nd", 2, c == 'D'); return;
+    case 'b':
+    case 'B':
+      if (r->in_class) break;
+      put_word_boundary(r, c == 'B');
+      return;
     case 'u':
       for (int i = 0; i < 4; i++) {
         if (r->end - r->p < 4 || !strchr("0123456789abcdefABCDEF", r->p[i])) {
@@ -151,37 +201,98 @@ static void put_escape(struct rewrite *r) {
   buf_append(r->out, (char[]){'\\', c}, 2);
 }
 
-/* "(?" may be followed by a colon, a look-around, an atomic group, or the flag i. */
-static bool group_is_known(const char *p, const char *end) {
-  if (end - p < 2 || p[1] != '?') return true;
+/* The length of what opens a group at p: a bracket alone, or with a colon, a look-around, an atomic group, or the flag
+ * i.  0: another. */
+static size_t opening(const char *p, const char *end) {
   static const char *const known[] = {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?i)", "(?-i:"};
+  if (end - p < 2 || (p[1] != '?' && p[1] != '*')) return 1;
   for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
     const size_t len = strlen(known[i]);
-    if ((size_t)(end - p) >= len && memcmp(p, known[i], len) == 0) return true;
+    if ((size_t)(end - p) >= len && memcmp(p, known[i], len) == 0) return len;
   }
-  return false;
+  return 0;
+}
+
+/* A group, at its bracket: case counts in it as around it, unless it says otherwise. */
+static void open_group(struct rewrite *r) {
+  const char *const bracket = r->p - 1;
+  const size_t len = opening(bracket, r->end);
+  const bool flag = len == 4 && bracket[3] == ')', on = len == 4 && bracket[2] == 'i', off = len == 5;
+  if (len == 0) r->refused = "a group other than (?: (?= (?! (?<= (?<! (?> (?i: (?i)";
+  /* Oniguruma reads a(?i)b|c as a(?i:b|c). */
+  if (flag && !r->at_branch) r->refused = "a flag (?i) behind something in its branch";
+  if (!flag && r->groups++ == GROUPS_MAX) r->refused = "so many groups in each other";
+  if (r->refused) return;
+  r->any_case = flag ? r->any_case | 1 : r->any_case << 1 | (on || (!off && (r->any_case & 1)));
+  r->at_branch = true;
+  buf_append(r->out, bracket + 1, len - 1);
+  r->p = bracket + len;
+}
+
+/* Behind "{": to Oniguruma {,n} is {0,n}, and {n}? is (?:{n})?. */
+static void read_interval(struct rewrite *r) {
+  const char *at = r->p;
+  const bool open = at < r->end && *at == ',';
+  if (open) at++;
+  const char *digits = at;
+  while (at < r->end && *at >= '0' && *at <= '9') at++;
+  if (at == digits || at == r->end || *at != '}') return;
+  if (open) buf_puts(r->out, "0");
+  if (!open && at + 1 < r->end && at[1] == '?') r->refused = "an interval {n} that is followed by ?";
+}
+
+/* Where case is ignored, one character may be equal to two: "ss" to U+00DF.  c is behind p, next at it. */
+static bool folds_into_one(const struct rewrite *r, char c, char next) {
+  static const char pairs[] = "ss,ff,fi,fl,st,";
+  const char two[] = {(char)(c | 0x20), (char)(next | 0x20), ',', '\0'};
+  uint32_t code;
+  if (r->in_class || (uint8_t)c < 0x80) return !r->in_class && strstr(pairs, two);
+  return text_code(&code, r->p - 1, (size_t)(r->end - r->p) + 1) > 0 && text_is_word(code);
+}
+
+static void read_sign(struct rewrite *r, char c, char next) {
+  switch (c) {
+    case '[':
+      if (next == ']' || (next == '^' && r->p + 1 < r->end && r->p[1] == ']'))
+        r->refused = "a class that begins with ]";
+      r->in_class = true;
+      break;
+    case '{': read_interval(r); break;
+    case '}':
+      if (next == '+') r->refused = "an interval that is repeated";
+      break;
+    case '(': open_group(r); return;
+    case ')':
+      if (r->groups-- == 0) r->refused = "a bracket ) too many";
+      r->any_case >>= 1;
+      break;
+    case '|': r->at_branch = true; return;
+    default: break;
+  }
+  r->at_branch = false;
 }
 
 static void rewrite_pattern(struct rewrite *r) {
+  r->at_branch = true;
   while (r->p < r->end && !r->refused) {
     const char c = *r->p++;
     const char next = r->p < r->end ? *r->p : '\0';
     if (c == '\\') {
       put_escape(r);
+      r->at_branch = false;
       continue;
     }
-    if (r->in_class && c == '[') r->refused = "brackets in brackets";
-    if (r->in_class && c == '&' && next == '&') r->refused = "an intersection of classes";
-    if (!r->in_class && c == '[' && (next == ']' || (next == '^' && r->p + 1 < r->end && r->p[1] == ']')))
-      r->refused = "a class that begins with ]";
-    if (!r->in_class && c == '}' && next == '+') r->refused = "an interval that is repeated";
-    if (!r->in_class && c == '(' && (next == '*' || !group_is_known(r->p - 1, r->end)))
-      r->refused = "a group other than (?: (?= (?! (?<= (?<! (?> (?i: (?i)";
-    if (c == '[')
-      r->in_class = true;
+    if ((r->any_case & 1) && folds_into_one(r, c, next))
+      r->refused = "characters that are equal to several where case is ignored";
+    buf_append(r->out, &c, 1);
+    if (!r->in_class)
+      read_sign(r, c, next);
     else if (c == ']')
       r->in_class = false;
-    buf_append(r->out, &c, 1);
+    else if (c == '[')
+      r->refused = "brackets in brackets";
+    else if (c == '&' && next == '&')
+      r->refused = "an intersection of classes";
   }
 }
 

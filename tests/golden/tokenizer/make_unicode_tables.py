@@ -15,7 +15,10 @@ CODES = [c for c in range(1, 0x110000) if not 0xD800 <= c <= 0xDFFF]
 TEXT = "".join(map(chr, CODES))
 BYTES = TEXT.encode()
 STABLE, COMPAT, DECOMPOSE = 2, 4, 16
-CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So".split()
+CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Cf".split()
+SCRIPTS = """Arabic Armenian Balinese Bengali Bopomofo Cherokee Common Coptic Cuneiform Cyrillic Devanagari Egyptian_Hieroglyphs Ethiopic Georgian Greek Gujarati
+Gurmukhi Han Hangul Hebrew Hiragana Inherited Javanese Kannada Katakana Khitan_Small_Script Khmer Khojki Lao Latin Malayalam Mongolian Myanmar Oriya Sinhala Syriac
+Tamil Tangut Telugu Thaana Thai Tibetan Yi""".split()  # all others are as they were in Unicode 14
 MARKS = (6, 7, 8)  # utf8proc's Mn, Mc, Me
 
 pcre = ctypes.CDLL("libpcre2-8.so.0")
@@ -108,8 +111,8 @@ def normal_atoms():
 
 
 def main():
-    print("""/* Where the Unicode of the tokenizers library (0.23) differs from that of PCRE2 10.42 and utf8proc 2.8.  The library has
- * newer tables for patterns, and old ones (Unicode 9) for normal forms and punctuation; ids must be equal on both.
+    print("""/* Where the Unicode of the tokenizers library (0.23) differs from that of PCRE2 10.42 and utf8proc 2.8.  The library
+ * has newer tables for patterns, and old ones (Unicode 9) for normal forms and punctuation; ids must be equal on both.
  * Made by tests/golden/tokenizer/make_unicode_tables.py, which asks both sides about every code point.  With newer
  * versions of the two libraries the tables of newer code points are merely not needed any more. */
 #ifndef LEASEHOLD_MODEL_TOKENIZER_UNICODE_TABLES_H
@@ -129,6 +132,15 @@ struct newer_category {
 static const struct newer_category newer_categories[] = {""")
     newer = [(a, b, c) for c in CATEGORIES for a, b in ranges(oniguruma_set(f"\\p{{{c}}}+") - pcre_set(f"\\p{{{c}}}+"))]
     print(lines(f'{{0x{a:X}, 0x{b:X}, "{c}"}}' for a, b, c in sorted(newer)) + "};")
+    print("""
+/* Scripts (Script, without Script_Extensions) that have more in Oniguruma. */
+struct newer_script {
+  uint32_t first, last;
+  const char *name;
+};
+static const struct newer_script newer_scripts[] = {""")
+    more = [(a, b, name) for name in SCRIPTS for a, b in ranges(oniguruma_set(f"\\p{{{name}}}+") - pcre_set(f"\\p{{sc:{name}}}+"))]
+    print(lines(f'{{0x{a:X}, 0x{b:X}, "{name}"}}' for a, b, name in more) + "};")
     known_words = pcre_set(r"[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}]+")
     oniguruma_words = oniguruma_set(r"\w+") - known_words
     rust_words = {ord(c) for piece, _ in pre_tokenizers.Whitespace().pre_tokenize_str("!".join(TEXT)) if "!" not in piece for c in piece} - known_words

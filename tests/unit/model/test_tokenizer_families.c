@@ -266,7 +266,74 @@ static void test_patterns_that_are_not_read_alike(void **state) {
   refused(BYTES_OF("(?m:a)"), "a group other than");
   refused(BYTES_OF("(?<x>a)"), "a group other than");
   refused(BYTES_OF("(*UCP)a"), "a group other than");
-  refused(BYTES_OF("\\\\p{Nonsense}"), "regular expression");
+  refused(BYTES_OF("\\\\p{Nonsense}"), "a general category or a script");
+  refused(BYTES_OF("\\\\p{Alphabetic}"), "a general category or a script");
+  refused(BYTES_OF("\\\\p{Cn}"), "a general category or a script");
+  refused(BYTES_OF("\\\\p{Unknown}"), "a general category or a script");
+  refused(BYTES_OF("a{2}?"), "followed by ?");
+  refused(BYTES_OF("a(?i)b|c"), "behind something in its branch");
+  assert_int_equal(parse(BYTES_OF("(?i)a|b|(?:(?i)c|d{2,}?|\\\\{2}?)")), RC_OK);
+  refused(BYTES_OF("(?i:a|(sS))"), "where case is ignored");
+  refused(BYTES_OF("(?i:\u00df)"), "where case is ignored");
+  refused(BYTES_OF("(?i:[\\\\p{Lu}])"), "where case is ignored");
+  assert_int_equal(parse(BYTES_OF("(?i:a|(?-i:ss)|[ss])ss\u00df[\\\\p{Lu}]")), RC_OK);
+  refused(BYTES_OF("a)"), "bracket ) too many");
+}
+
+/* What both read, each in its own way: the ids that are left of a text when a pattern's matches are taken out. */
+static void test_patterns_that_are_bridged(void **state) {
+  (void)state;
+  static const struct {
+    const char *pattern, *text;
+    size_t count;
+    int32_t left[4];
+  } cases[] = {
+      {"\\\\p{Han}", "\u4e2d\u3002a", 2, {2, 0}}, /* other scripts share the full stop */
+      {"[\\\\p{han}]", "\u4e2d\u3002a", 2, {2, 0}},
+      {"\\\\P{Han}", "\u4e2d\u3002a", 1, {1}},
+      {"\\\\p{Han}", "\U0002ebf0a", 1, {0}}, /* newer than PCRE2 */
+      {"a{,2}b", "aabab", 0, {0}},
+      {"\\\\bb", "a\u0301b", 3, {0, 5, 3}}, /* a mark is part of a word */
+      {"\\\\Bb", "a\u0301b", 2, {0, 5}},
+      {"\\\\w", "\u00bda", 0, {0}},
+      {"[\\\\w]", "\u00bda", 1, {4}}, /* in brackets it is none */
+      {"[^\\\\w]", "\u00bda", 1, {0}},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    struct buf json = BUF_INIT;
+    struct tokenizer *t;
+    struct token_ids ids = {0};
+    buf_printf(&json,
+               "{\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Removed\",\"pattern\":{\"Regex\":\"%s\"}},"
+               "\"decoder\":{\"type\":\"Fuse\"},\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":"
+               "{\"a\":0,\"\u4e2d\":1,\"\u3002\":2,\"b\":3,\"\u00bd\":4,\"\u0301\":5}}}",
+               cases[i].pattern);
+    if (tokenizer_parse(&t, json.data, json.len, &err) != RC_OK) fail_msg("%s: %s", cases[i].pattern, err.message);
+    if (tokenizer_encode(t, cases[i].text, strlen(cases[i].text), true, 10, &ids, &err) != RC_OK)
+      fail_msg("%s: %s", cases[i].pattern, err.message);
+    if (ids.count != cases[i].count || memcmp(ids.items, cases[i].left, ids.count * sizeof ids.items[0]) != 0)
+      fail_msg("%s: expected %zu ids, got %zu, or others", cases[i].pattern, cases[i].count, ids.count);
+    token_ids_free(&ids);
+    tokenizer_free(t);
+    buf_free(&json);
+  }
+}
+
+/* Of a token that takes white space on both sides, the second of two in a row may have been taken by the first. */
+static void test_an_added_token_that_another_took(void **state) {
+  (void)state;
+  static const char json[] =
+      "{\"decoder\":{\"type\":\"Fuse\"},\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{\"a\":0,\" \":1}},"
+      "\"added_tokens\":[{\"id\":2,\"content\":\"\\n\",\"lstrip\":true,\"rstrip\":true}]}";
+  static const int32_t expected[] = {0, 2, 0, 2};
+  struct tokenizer *t;
+  struct token_ids ids = {0};
+  if (tokenizer_parse(&t, json, sizeof json - 1, &err) != RC_OK) fail_msg("%s", err.message);
+  assert_int_equal(tokenizer_encode(t, "a\n a \n\n", 7, true, 10, &ids, &err), RC_OK);
+  assert_int_equal(ids.count, 4);
+  assert_memory_equal(ids.items, expected, sizeof expected);
+  token_ids_free(&ids);
+  tokenizer_free(t);
 }
 
 /* U+180E is no white space, within brackets neither: it is a word of its own, whose last byte is not merged with the
@@ -440,6 +507,8 @@ int main(void) {
       cmocka_unit_test(test_unigram_tables_that_lie),
       cmocka_unit_test(test_text_without_tokens),
       cmocka_unit_test(test_patterns_that_are_not_read_alike),
+      cmocka_unit_test(test_patterns_that_are_bridged),
+      cmocka_unit_test(test_an_added_token_that_another_took),
       cmocka_unit_test(test_no_white_space_within_brackets),
       cmocka_unit_test(test_outputs_that_are_not_done_here),
       cmocka_unit_test(test_decoder_steps_behind_one_that_changes_nothing),
