@@ -23,12 +23,12 @@ import random
 
 import torch
 from safetensors.torch import save_file
-from transformers import (Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM,
+from transformers import (Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM, MinistralConfig, MinistralForCausalLM, MistralConfig, MistralForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM,
                           Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
 
 CLASSES = {"qwen3": (Qwen3Config, Qwen3ForCausalLM), "qwen2": (Qwen2Config, Qwen2ForCausalLM), "llama": (LlamaConfig, LlamaForCausalLM),
-           "mistral": (MistralConfig, MistralForCausalLM), "phi3": (Phi3Config, Phi3ForCausalLM),
+           "mistral": (MistralConfig, MistralForCausalLM), "ministral": (MinistralConfig, MinistralForCausalLM), "phi3": (Phi3Config, Phi3ForCausalLM),
            "gemma2": (Gemma2Config, Gemma2ForCausalLM), "gemma3_text": (Gemma3TextConfig, Gemma3ForCausalLM), "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM)}
 PROMPT, GREEDY, POSITIONS = 9, 20, 128
 MARGIN = 1e-3  # between the two largest logits of a greedy step
@@ -83,7 +83,7 @@ def draw_options(family, rng):
     options["eos_token_id"] = [options["vocab_size"] - 1, 3]
     if family in ("qwen2", "phi3") or rng.random() < 0.5:
         options["hidden_size"] = heads * dim
-        if family in ("qwen3", "mistral", "llama", "gemma2", "gemma3_text", "qwen3_moe"):
+        if family in ("qwen3", "mistral", "ministral", "llama", "gemma2", "gemma3_text", "qwen3_moe"):
             options["head_dim"] = dim
     else:
         options.update(hidden_size=heads * rng.randint(2, 20), head_dim=dim)
@@ -91,6 +91,9 @@ def draw_options(family, rng):
         options.update(use_sliding_window=True, sliding_window=rng.randint(1, 40), max_window_layers=rng.randint(0, 2))
     if family in ("mistral", "phi3"):
         options["sliding_window"] = rng.choice([None, rng.randint(1, 40)])
+    if family == "ministral":
+        options["layer_types"] = ["sliding_attention" if rng.random() < 0.6 else "full_attention" for _ in range(options["num_hidden_layers"])]
+        options["sliding_window"] = rng.randint(1, 40)
     if family == "gemma2":
         options["hidden_size"] += -options["hidden_size"] % heads
         options.update(sliding_window=rng.randint(1, 40), query_pre_attn_scalar=rng.randint(4, 40), attention_bias=rng.random() < 0.3,
@@ -213,6 +216,9 @@ def make(folder, family, options, lengths, seed):
             likeliest = None
         seed += 1000003
     config.save_pretrained(folder)
+    if family == "ministral":  # which published files call mistral, with layer_types
+        file = folder / "config.json"
+        file.write_text(file.read_text().replace('"model_type": "ministral"', '"model_type": "mistral"'))
     save_file(as_in_files({name: p.detach().bfloat16() for name, p in model.named_parameters()}), folder / "model.safetensors", metadata={"format": "pt"})
     out = {"tokens": torch.cat(sequences).int(), "lengths": torch.tensor(lengths).int(), "greedy": likeliest.int()}
     with torch.no_grad():

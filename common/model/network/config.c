@@ -154,10 +154,12 @@ static double yarn_scale(double factor, double mscale) {
 }
 
 /* transformers' formulas. */
-static enum rc resolve_yarn(struct rope_scaling *out, const struct raw_rope *r, int positions, struct err *err) {
+static enum rc resolve_yarn(struct rope_scaling *out, const struct raw_rope *r, int positions, double theta,
+                            struct err *err) {
   out->kind = ROPE_YARN;
   if (r->factor == 0) out->factor = (double)positions / out->original_positions;
   if (out->factor <= 0) return missing("factor", r->type, err);
+  if (theta <= 1) return err_set(err, RC_INVALID, "rope_theta", "expected a number above 1 with yarn, got %g", theta);
   out->beta_fast = r->beta_fast > 0 ? r->beta_fast : 32;
   out->beta_slow = r->beta_slow > 0 ? r->beta_slow : 1;
   out->truncate = r->truncate;
@@ -175,9 +177,9 @@ static enum rc resolve_rope(struct rope_scaling *out, const struct raw_rope *r, 
   *out = (struct rope_scaling){.factor = r->factor,
                                .low_freq_factor = r->low_freq_factor,
                                .high_freq_factor = r->high_freq_factor,
-                               .original_positions = r->original_positions     ? r->original_positions
-                                                     : raw->original_positions ? raw->original_positions
-                                                                               : raw->positions};
+                               .original_positions = raw->original_positions ? raw->original_positions
+                                                     : r->original_positions ? r->original_positions
+                                                                             : raw->positions};
   if (raw->family->plain_rope && strcmp(r->type, "default") != 0)
     return err_set(err, RC_UNSUPPORTED, "rope_type",
                    "expected default, got \"%s\": this family's other rotation is longrope, which is not computed here",
@@ -197,7 +199,7 @@ static enum rc resolve_rope(struct rope_scaling *out, const struct raw_rope *r, 
                      r->low_freq_factor, r->high_freq_factor);
     return RC_OK;
   }
-  if (strcmp(r->type, "yarn") == 0) return resolve_yarn(out, r, raw->positions, err);
+  if (strcmp(r->type, "yarn") == 0) return resolve_yarn(out, r, raw->positions, raw->rope_theta, err);
   return err_set(err, RC_UNSUPPORTED, "rope_type", "expected one of default, linear, dynamic, llama3, yarn, got \"%s\"",
                  r->type);
 }
@@ -292,7 +294,8 @@ static enum rc read_windows(struct model_config *out, const struct raw_config *r
   if (kind == WINDOW_PATTERN && none)
     return err_set(err, RC_INVALID, "sliding_window", "expected a number: some layers slide");
   if (kind == WINDOW_NEVER || none || raw->sliding_window == 0) return RC_OK;
-  const bool everywhere = kind == WINDOW_EVERYWHERE || kind == WINDOW_ALL_WHEN_USED;
+  const bool everywhere =
+      kind == WINDOW_EVERYWHERE || kind == WINDOW_ALL_WHEN_USED || (kind == WINDOW_LISTED && !listed);
   if ((kind == WINDOW_WHEN_USED || kind == WINDOW_ALL_WHEN_USED) && !raw->use_sliding_window) return RC_OK;
   out->window = raw->sliding_window;
   if (!everywhere && listed) return read_layer_types(out, raw->layer_types, err);

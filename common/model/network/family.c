@@ -34,7 +34,7 @@ static const struct family FAMILIES[] = {
      .window_from = 28,
      .rms_eps = 1e-6f},
     {.model_type = "llama", .biases = BIASES_CONFIGURED, .mlp_biases = true, .rms_eps = 1e-6f},
-    {.model_type = "mistral", .window = WINDOW_EVERYWHERE, .kv_heads = 8, .sliding_window = 4096, .rms_eps = 1e-6f},
+    {.model_type = "mistral", .window = WINDOW_LISTED, .kv_heads = 8, .sliding_window = 4096, .rms_eps = 1e-6f},
     {.model_type = "phi3",
      .plain_rope = true,
      .window = WINDOW_EVERYWHERE,

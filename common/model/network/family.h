@@ -53,6 +53,7 @@ enum family_window {
   WINDOW_WHEN_USED,  /* use_sliding_window: in the layers from max_window_layers on, or those that layer_types names */
   WINDOW_ALL_WHEN_USED, /* use_sliding_window: in every layer */
   WINDOW_EVERYWHERE, /* sliding_window, unless it is null: in every layer */
+  WINDOW_LISTED,     /* the same, or in the layers that layer_types names: with these, mistral is Ministral */
   WINDOW_PATTERN     /* in the layers that layer_types names, or all but every sliding_window_pattern-th */
 };
 

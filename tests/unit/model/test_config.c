@@ -82,6 +82,8 @@ static void test_refuses(void **state) {
       {"{" BASE ",\"rope_parameters\":{\"full_attention\":{},\"sliding_attention\":{}}}", "rope_parameters",
        RC_UNSUPPORTED},
       {"{" BASE ",\"rope_scaling\":3}", "rope_scaling", RC_INVALID},
+      {"{" BASE ",\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":4,\"rope_theta\":1}}", "rope_theta",
+       RC_INVALID},
       {"{" BASE ",\"eos_token_id\":257}", "eos_token_id", RC_INVALID},
       {"{" BASE ",\"eos_token_id\":[1,-1]}", "eos_token_id", RC_INVALID},
       {"{" BASE ",\"eos_token_id\":\"</s>\"}", "eos_token_id", RC_INVALID},
@@ -139,6 +141,12 @@ static void test_families(void **state) {
   assert_true(!c.qkv_bias && !c.o_bias && c.mlp_bias && c.window == 0);
   c = family_of("mistral", "");
   assert_true(model_config_window(&c, 0) == 4096 && model_config_window(&c, 1) == 4096 && !c.qkv_bias);
+  c = family_of("mistral", ",\"sliding_window\":7,\"layer_types\":[\"full_attention\",\"sliding_attention\"]");
+  assert_true(model_config_window(&c, 0) == 0 && model_config_window(&c, 1) == 7); /* as Ministral has it */
+  c = family_of("mistral", ",\"sliding_window\":7,\"layer_types\":null");
+  assert_true(model_config_window(&c, 0) == 7 && model_config_window(&c, 1) == 7);
+  c = family_of("phi3", ",\"sliding_window\":7,\"layer_types\":[\"full_attention\",\"full_attention\"]");
+  assert_true(model_config_window(&c, 0) == 7 && model_config_window(&c, 1) == 7);
   c = family_of("mistral", ",\"max_window_layers\":1");
   assert_true(model_config_window(&c, 0) == 4096);
   c = family_of("mistral", ",\"sliding_window\":null");
@@ -229,6 +237,9 @@ static void test_rotations(void **state) {
   c = family_of("qwen2",
                 ",\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":4,\"mscale\":1,\"mscale_all_dim\":1}");
   assert_true(c.rope.attention_factor == 1 && c.rope.original_positions == 128);
+  c = family_of("qwen2", ",\"original_max_position_embeddings\":64,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2,"
+                         "\"original_max_position_embeddings\":32}");
+  assert_true(c.rope.original_positions == 64); /* what stands outside wins, as in transformers */
 }
 
 static void write_text(const char *dir, const char *name, const char *text) {
