@@ -8,6 +8,7 @@
 #include "common/base/buf.h"
 #include "common/base/limits.h"
 #include "common/wire/fields.h"
+#include "services/coordinator/run/other_names.h"
 #include "services/coordinator/run/recipe.h"
 #include "services/coordinator/verifiers/reward_config.h"
 
@@ -612,7 +613,8 @@ static enum rc check_purpose(const struct run_config *c, struct err *err) {
 }
 
 enum rc run_config_parse(struct run_config *out, const struct json *body, struct arena *arena, struct err *err) {
-  enum rc rc = parse(out, body, true, arena, err);
+  enum rc rc = other_names_refuse(body, err);
+  if (rc == RC_OK) rc = parse(out, body, true, arena, err);
   if (rc == RC_OK) rc = check_purpose(out, err);
   if (rc == RC_OK && out->start.from == START_UNNAMED)
     out->start.from = is_objective(out, "evaluate") ? START_CURRENT : START_MODEL;

@@ -254,6 +254,29 @@ static void what_still_learns_is_taken(void **state) {
   }
 }
 
+/* Somebody who comes from another trainer is told our name, not a list to guess it from; the names that are ours
+ * somewhere else in a configuration stay what they are there. */
+static void names_of_other_trainers_are_answered_with_ours(void **state) {
+  (void)state;
+  static const struct {
+    const char *text, *field, *words;
+  } cases[] = {
+      {"{\"learning_rate\":1}", "learning_rate", "other trainers call `learning_rate` is `training.lr` here"},
+      {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"beta\":1}}", "training.beta", "`training.kl_coefficient`"},
+      {"{\"sampling\":{\"max_completion_length\":1}}", "sampling.max_completion_length", "`sampling.max_new_tokens`"},
+      {"{\"temperature\":1}", "temperature", "`sampling.temperature`"},
+      {"{\"num_iterations\":2}", "num_iterations", "a group is trained on once"},
+      {"{\"nothing_of_anybody\":2,\"dataset\":{\"path\":\"a\"}}", "nothing_of_anybody", "expected one of name, recipe"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    struct parsed p;
+    assert_int_equal(parse(&p, cases[i].text)->rc, RC_INVALID);
+    assert_string_equal(p.err.field, cases[i].field);
+    assert_non_null(strstr(p.err.message, cases[i].words));
+    parsed_free(&p);
+  }
+}
+
 /* Sets inherit from the block, the block from the dataset; names are told by the files. */
 static void sets_of_an_evaluation_are_resolved(void **state) {
   (void)state;
@@ -733,6 +756,7 @@ int main(void) {
       cmocka_unit_test(a_minibatch_run_reads_back_to_the_same_hash),
       cmocka_unit_test(an_unnamed_reading_leaves_no_trace),
       cmocka_unit_test(readings_are_inherited_and_read_back),
+      cmocka_unit_test(names_of_other_trainers_are_answered_with_ours),
       cmocka_unit_test(bad_datasets_are_refused_by_name),
   };
   return cmocka_run_group_tests_name("run_config", tests, NULL, NULL);
