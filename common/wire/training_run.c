@@ -246,19 +246,21 @@ void run_start_write(const struct run_start *s, struct json_writer *w) {
 }
 
 enum rc run_start_read(struct run_start *s, const struct json *value, struct arena *arena, struct err *err) {
-  static const char *const words[] = {"model", "current"};
-  int index;
   *s = (struct run_start){.from = START_CHECKPOINT};
   if (json_type_of(value) == JSON_OBJECT) {
     const struct json_field fields[] = {WIRE_NAME("run", s->run), WIRE_I64("version", s->version)};
     return wire_fields(value, fields, WIRE_COUNT(fields), arena, err);
   }
-  if (json_type_of(value) != JSON_STRING)
-    return err_set(err, RC_INVALID, NULL, "expected \"model\", \"current\" or {\"run\", \"version\"}, got %s",
-                   json_type_name(json_type_of(value)));
-  const enum rc rc = wire_choice(&index, NULL, json_string(value, NULL), words, WIRE_COUNT(words), err);
-  if (rc == RC_OK) s->from = index == 0 ? START_MODEL : START_CURRENT;
-  return rc;
+  const char *word = json_word(value);
+  if (word && strcmp(word, "model") == 0)
+    s->from = START_MODEL;
+  else if (word && strcmp(word, "current") == 0)
+    s->from = START_CURRENT;
+  else
+    return err_set(err, RC_INVALID, NULL,
+                   "expected \"model\", \"current\" or {\"run\": ..., \"version\": ...}, got %.40s",
+                   word ? word : json_type_name(json_type_of(value)));
+  return RC_OK;
 }
 
 static void kv_start(struct json_writer *w, const struct run_start *s) {

@@ -528,6 +528,8 @@ enum rc model_config_load(struct model_config *out, const char *dir, struct err 
   const bool generation = file_exists(path);
   snprintf(path, sizeof path, "%s/config.json", dir);
   enum rc rc = file_read(&bytes, path, CONFIG_BYTES_MAX, err);
+  if (rc == RC_NOT_FOUND)
+    return err_set(err, rc, NULL, "expected a Hugging Face folder, got '%s', which holds no config.json", dir);
   if (rc == RC_OK) rc = model_config_parse(out, bytes.data, bytes.len, err);
   if (rc == RC_OK && generation) {
     buf_clear(&bytes);

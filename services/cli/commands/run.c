@@ -168,9 +168,11 @@ enum rc run_compare(struct session *s, int *status, struct err *err) {
   *status = EXIT_DONE;
   if (rc == RC_OK && !s->json) {
     const double low = json_find_number(answer, "low"), high = json_find_number(answer, "high");
-    printf("%s: %s   %s: %s   over %s problems of both\n", s->words[0],
-           show_figure(json_find_number(answer, "a.value"), 4).text, s->words[1],
+    printf("%s: %s at v%s   %s: %s at v%s   over %s problems of both\n", s->words[0],
+           show_figure(json_find_number(answer, "a.value"), 4).text,
+           show_figure(json_find_number(answer, "a.version"), 0).text, s->words[1],
            show_figure(json_find_number(answer, "b.value"), 4).text,
+           show_figure(json_find_number(answer, "b.version"), 0).text,
            show_figure(json_find_number(answer, "problems"), 0).text);
     printf("difference %s, 95 of 100 lie between %s and %s, p = %s: %s\n",
            show_figure(json_find_number(answer, "difference"), 4).text, show_figure(low, 4).text,

@@ -74,15 +74,15 @@ static enum rc load_line(struct loader *l, const char *text, size_t len, struct 
 /* The first fault is the error; what others say is appended as far as there is room. */
 static enum rc fault_add(struct loader *l, enum rc rc, const struct err *fault, struct err *err) {
   const struct dataset_options *o = l->line.options;
-  char before[ERR_MESSAGE_MAX];
+  char before[ERR_MESSAGE_MAX], told[ERR_FIELD_MAX + ERR_MESSAGE_MAX + 4];
+  snprintf(told, sizeof told, "%s%s%s", fault->field, fault->field[0] ? ": " : "", fault->message);
   l->faults++;
-  if (l->faults == 1)
-    return err_set(err, rc, o->field, "%s line %d: %s%s%s", o->name, l->number, fault->field,
-                   fault->field[0] ? ": " : "", fault->message);
+  if (l->faults == 1) return err_set(err, rc, o->field, "%s line %d: %s", o->name, l->number, told);
   if (!err) return rc;
   memcpy(before, err->message, sizeof before);
-  return err_set(err, err->rc, o->field, "%s; line %d: %s%s%.100s", before, l->number, fault->field,
-                 fault->field[0] ? ": " : "", fault->message);
+  const char *earlier = strstr(before, told), after = earlier ? earlier[strlen(told)] : 'x';
+  if (after == '\0' || after == ';') return err_set(err, err->rc, o->field, "%s; line %d: the same", before, l->number);
+  return err_set(err, err->rc, o->field, "%s; line %d: %.100s", before, l->number, told);
 }
 
 static bool is_blank(const char *text, size_t len) { return strspn(text, " \t\r") >= len; }

@@ -39,9 +39,9 @@ static enum rc fault_missing(const struct json *object, const struct key_paths *
   for (void *cursor = NULL; json_next(object, &cursor, &key, &value);) list_add(has, key);
   const bool asked = paths == &r->prompt || paths == &r->answer; /* what a preset is known by */
   const bool other = asked && suggested && strcmp(suggested, r->preset) != 0;
-  return err_set(err, RC_INVALID, paths->items[0], "expected %s, the key is missing; the line has %s%s%s%s", wanted,
-                 has[0] ? has : "no keys", other ? ": preset '" : "", other ? suggested : "",
-                 other ? "' reads such lines" : "");
+  return err_set(err, RC_INVALID, paths->items[0], "expected %s, the key is missing; the line has %s%s%s%s%s", wanted,
+                 has[0] ? has : "no keys", has[0] ? ": say in `keys` which of them it is" : "",
+                 other ? ", or preset '" : "", other ? suggested : "", other ? "' reads such lines" : "");
 }
 
 static enum rc keep_ids(struct line_context *l, const int32_t **out, int *count, struct err *err) {

@@ -202,7 +202,7 @@ static enum rc dataset_rules(struct dataset_options *out, const struct run_confi
   if (room < 1) {
     return err_set(err, RC_INVALID, "sampling.max_new_tokens",
                    "%d new tokens leave no room for a prompt in the %lld that a sequence may have: the least of the "
-                   "model's positions, the trainer's --context-max and, for training, `chunk_tokens`",
+                   "model's positions, the trainer's --context-max and, for training, `chunk_tokens`; set fewer",
                    c->sampling.max_new_tokens, (long long)most);
   }
   if (room > LIMIT_PROMPT_TOKENS) room = LIMIT_PROMPT_TOKENS;
@@ -353,6 +353,8 @@ void run_context_warnings(const struct run_context *c, const char *start, struct
   json_array_begin(w);
   if (start[0]) json_write_string(w, start);
   warn_of_chatml(c->dataset, "dataset", w);
+  if (c->config.evaluation.count > 0 && !evaluation_wanted(&c->config.evaluation))
+    json_write_string(w, "evaluation: nothing is evaluated, as neither `every_rounds` nor `before` nor `after` is set");
   for (int i = 0; i < c->config.evaluation.count; i++)
     warn_of_chatml(c->evaluation[i], c->config.evaluation.is_list ? c->config.evaluation.sets[i].name : "evaluation",
                    w);

@@ -375,6 +375,10 @@ static void a_check_names_the_first_bad_lines(void **state) {
   assert_null(strstr(err.message, "line 6"));
   assert_int_equal(dataset_load(&d, f->path, f->tokenizer, &plain_options, &err), RC_INVALID);
   assert_null(strstr(err.message, "line 4"));
+  put(f, "{}\n{\"prompt\":7}\n{}\n"); /* a fault of all lines is told once */
+  assert_int_equal(dataset_check(f->path, f->tokenizer, &plain_options, NULL, &err), RC_INVALID);
+  assert_non_null(strstr(err.message, "; line 2: prompt: expected a string"));
+  assert_non_null(strstr(err.message, "; line 3: the same"));
 }
 
 struct lines_seen {

@@ -197,8 +197,9 @@ static void bad_lines_say_what_they_would_have_needed(void **state) {
     const char *config, *line, *field, *words;
   } cases[] = {
       {"{}", "{\"question\":\"a\",\"answer\":\"#### 1\"}", "prompt",
-       "expected exactly one of `prompt`, `messages`, the key is missing; the line has `question`, `answer`: preset "
-       "'gsm8k' reads such lines"},
+       "expected exactly one of `prompt`, `messages`, the key is missing; the line has `question`, `answer`: say in "
+       "`keys` which of them it is, or preset 'gsm8k' reads such lines"},
+      {"{}", "{\"task\":\"a\",\"gold\":1}", "prompt", "the line has `task`, `gold`: say in `keys` which of them it is"},
       {"{}", "{\"prompt\":\"a\",\"reward_model\":{\"ground_truth\":1}}", "answer", "preset 'dapo' reads such lines"},
       {"{\"preset\":\"gsm8k\"}", "{\"prompt\":\"a\"}", "question",
        "expected `question`, the key is missing; the line has `prompt`"},

@@ -120,7 +120,7 @@ static void a_dataset_that_changed_after_the_post_is_an_error_at_the_opening(voi
 
 static void a_start_that_does_not_exist_is_refused(void **state) {
   struct fixture *f = *state;
-  refused(f, GRPO(1, "},\"start\":\"middle\""), "start", "expected one of");
+  refused(f, GRPO(1, "},\"start\":\"middle\""), "start", "expected \"model\"");
   refused(f, GRPO(1, "},\"start\":7"), "start", "\"model\"");
   refused(f, GRPO(1, "},\"start\":{\"run\":\"r1\"}"), "start.version", "");
   refused(f, GRPO(1, "},\"start\":{\"run\":\"r1\",\"version\":0,\"x\":1}"), "start.x", "");

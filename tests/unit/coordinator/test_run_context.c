@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -95,6 +96,36 @@ static void a_model_that_names_no_end_is_refused(void **state) {
                    RC_INVALID);
 }
 
+/* A file to evaluate on, and no word of when: somebody would wait for a curve that never comes. */
+static void an_evaluation_that_never_happens_is_warned_of(void **state) {
+  (void)state;
+  static const struct {
+    const char *more;
+    bool warned;
+  } cases[] = {{"", true}, {",\"every_rounds\":2", false}, {",\"before\":true", false}, {",\"after\":true", false}};
+  fill(&files.config, "{\"vocab_size\":272,\"max_position_embeddings\":128,\"eos_token_id\":256}");
+  fill(&files.generation_config, "{}");
+  fill(&files.tokenizer_config, "{}");
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char text[256];
+    struct err err = {0};
+    struct run_context *c = NULL;
+    struct buf said = BUF_INIT;
+    struct json_writer w;
+    snprintf(text, sizeof text,
+             "{\"dataset\":{\"path\":\"train.jsonl\"},\"sampling\":{\"max_new_tokens\":9},"
+             "\"evaluation\":{\"path\":\"train.jsonl\"%s}}",
+             cases[i].more);
+    if (run_context_create(&c, 1, text, &files, dir, &err) != RC_OK) fail_msg("case %zu: %s", i, err.message);
+    json_writer_init(&w, &said);
+    run_context_warnings(c, "", &w);
+    assert_int_equal(buf_check(&said, NULL), RC_OK);
+    assert_int_equal(strstr(said.data, "nothing is evaluated") != NULL, cases[i].warned);
+    buf_free(&said);
+    run_context_release(c);
+  }
+}
+
 static int setup(void **state) {
   static const char line[] = "{\"prompt\":\"1+0=\",\"completion\":\"1\",\"answer\":\"1\"}\n";
   struct err err = {0};
@@ -122,6 +153,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_tokenizers_end_of_text_counts_in_runs_that_say_so),
       cmocka_unit_test(a_model_that_names_no_end_is_refused),
+      cmocka_unit_test(an_evaluation_that_never_happens_is_warned_of),
   };
   return cmocka_run_group_tests_name("coordinator/run_context", tests, setup, teardown);
 }

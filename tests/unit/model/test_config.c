@@ -255,6 +255,7 @@ static void test_generation_config_adds_stop_tokens(void **state) {
   struct err err = {0};
   assert_non_null(mkdtemp(dir));
   assert_int_equal(model_config_load(&c, dir, &err), RC_NOT_FOUND);
+  assert_non_null(strstr(err.message, "expected a Hugging Face folder"));
   write_text(dir, "config.json", "{" BASE ",\"eos_token_id\":7}");
   assert_int_equal(model_config_load(&c, dir, &err), RC_OK);
   assert_int_equal(c.eos_count, 1);
