@@ -206,6 +206,35 @@ def test_requests_that_share_an_id_end_together(slow_server):
         assert not thread.is_alive() and "abort" in {choice["finish_reason"] for choice in result["answer"]["choices"]}
 
 
+NAMED = (
+    ("/v1/completions", {"prompt": "1", "max_tokens": 1}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "1"}], "max_tokens": 1}),
+    ("/inference/v1/generate", {"token_ids": [49], "sampling_params": {"max_tokens": 1}}),
+    ("/tokenize", {"prompt": "1"}),
+    ("/detokenize", {"tokens": [49]}),
+)
+
+
+def names_of(server):
+    return [model["id"] for model in call("GET", server.url + "/v1/models")["data"]]
+
+
+def another_is_refused(server, other):
+    """What is listed is answered, and what is not is refused by every route that takes a name."""
+    for path, body in NAMED:
+        for name in (*names_of(server), "", None):
+            call("POST", server.url + path, {**body, "model": name})
+        status, _, content = exchange("POST", server.url + path, {**body, "model": other})
+        error = json.loads(content)["error"]
+        assert (status, error["code"], error["param"]) == (404, "model_not_found", "model"), (path, error)
+        assert error["message"] == f"The model `{other}` does not exist: expected {' or '.join(names_of(server))}"
+
+
+def test_a_model_that_is_not_loaded_is_not_found(gen, base_model):
+    assert names_of(gen) == ["leasehold", str(base_model)]
+    another_is_refused(gen, "r1")
+
+
 @contextlib.contextmanager
 def pause_is_awaited(server, path):
     """Many tokens are asked for, and a pause at their end, which the engine has heard of long before: both calls, (thread, result) each."""
@@ -263,3 +292,12 @@ def test_under_a_coordinator_no_client_takes_the_lead(base_model, tmp_path):
         cluster.run(grpo_config(1, groups=2, samples=2))
         for path, body in (("/pause", {}), ("/resume", {}), ("/update_weights", {"weight_dir": str(base_model)}), ("/weight_checker", {"action": "checksum"})):
             assert exchange("POST", server.url + path, body)[0] == 409, path
+
+
+def test_a_run_that_another_has_followed_is_no_model_any_more(base_model, tmp_path):
+    with Cluster(tmp_path, model=base_model) as cluster:
+        server = cluster.add_server("gen")
+        for run, other in (("r1", "r2"), ("r2", "r1")):
+            cluster.run(grpo_config(1, groups=2, samples=2))
+            assert names_of(server) == [run, "leasehold"]
+            another_is_refused(server, other)
