@@ -1,5 +1,7 @@
 /* Checkpoints: what is loaded is what was written, bit for bit, or it is refused; and training goes on from one as if
  * nothing had happened. */
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -233,6 +235,27 @@ static void what_is_asked_for_stays_though_the_machines_clock_was_set_back(void 
   assert_true(exists("r7/v2") && !exists("r7/v3"));
 }
 
+/* Asked for by a clock that was ten days ahead, before this process: it was kept for ten days more. */
+static void what_was_asked_for_in_days_to_come_is_asked_for_now(void **state) {
+  (void)state;
+  struct err err = {0};
+  char path[LIMIT_PATH_MAX];
+  make_versions(4, "trainer_state.json");
+  assert_true(checkpoint_ask(state_dir, "r7", 2));
+  const int64_t now_ms = clock_wall_ms();
+  const struct timespec times[] = {{.tv_nsec = UTIME_OMIT}, {now_ms / 1000 + 864000, 0}};
+  assert_rc(RC_OK, path_format(path, &err, "%s/r7/asked-v2", state_dir), err);
+  assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+  struct kept_checkpoints kept = {.asked_since_ms = now_ms - 60000};
+  assert_rc(RC_OK, checkpoint_keep(state_dir, "r7", &kept, &err), err);
+  assert_rc(RC_OK, checkpoint_prune(state_dir, "r7", 4, 1, 0, &err), err);
+  assert_true(exists("r7/v2") && !exists("r7/v3"));
+  kept.asked_since_ms = now_ms + 60000;
+  assert_rc(RC_OK, checkpoint_keep(state_dir, "r7", &kept, &err), err);
+  assert_rc(RC_OK, checkpoint_prune(state_dir, "r7", 4, 1, 0, &err), err);
+  assert_false(exists("r7/v2"));
+}
+
 int main(void) {
   clock_ahead_s = 3600;
   clock_wall_ms(); /* from here on it goes on evenly */
@@ -242,6 +265,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(what_is_asked_for_stays_until_the_runs_steps_can_name_it, set_up, tear_down),
       cmocka_unit_test_setup_teardown(what_is_asked_for_stays_though_the_machines_clock_was_set_back, set_up,
                                       tear_down),
+      cmocka_unit_test_setup_teardown(what_was_asked_for_in_days_to_come_is_asked_for_now, set_up, tear_down),
       cmocka_unit_test_setup_teardown(what_was_written_is_loaded, set_up, tear_down),
       cmocka_unit_test_setup_teardown(training_goes_on_bit_for_bit, set_up, tear_down),
       cmocka_unit_test_setup_teardown(half_written_checkpoints_are_ignored, set_up, tear_down),
