@@ -526,10 +526,8 @@ static void test_a_path_that_no_route_has_is_told_in_the_services_form(void **st
   (void)state;
   struct http_server *other = NULL;
   struct err err = {0};
-  const struct http_server_options options = {.bind_address = "127.0.0.1",
-                                              .routes = routes,
-                                              .route_count = ROUTE_COUNT(routes),
-                                              .write_error = write_teapot};
+  const struct http_server_options options = {
+      .bind_address = "127.0.0.1", .routes = routes, .route_count = ROUTE_COUNT(routes), .write_error = write_teapot};
   assert_int_equal(http_server_start(&other, &options, &err), RC_OK);
   const int p = http_server_port(other);
   expect_answer(p, "GET /nowhere", "", 418, "{\"teapot\":\"no such path\"}");
