@@ -22,6 +22,7 @@ static const char *const UPDATES[] = {
     [UPDATE_STRICT] = "strict", [UPDATE_MINIBATCH] = "minibatch", [UPDATE_INFLIGHT] = "inflight"};
 static const char *const OPEN_STATES[] = {"ready", "replaying"};
 
+static const double BETA_MAX = 0.99999994; /* the arithmetic is in 32 bits, where more may be 1 */
 enum { KL_HORIZON = 10000 }; /* samples: Ziegler et al.'s */
 
 const char *training_moments_name(bool moments8) { return MOMENTS[moments8]; }
@@ -166,9 +167,15 @@ static enum rc training_config_check(const struct training_config *c, struct err
     return err_set(err, RC_INVALID, "update",
                    "objective '%s' compares no policy with the one that sampled; expected update 'strict'",
                    c->objective);
-  if (!(c->beta1 < 1)) return err_set(err, RC_INVALID, "beta1", "expected at least 0 and below 1, got %g", c->beta1);
-  if (!(c->beta2 < 1)) return err_set(err, RC_INVALID, "beta2", "expected at least 0 and below 1, got %g", c->beta2);
-  if (!(c->eps >= DBL_MIN)) return err_set(err, RC_INVALID, "eps", "expected a positive number, got %g", c->eps);
+  if (!(c->beta1 <= BETA_MAX))
+    return err_set(err, RC_INVALID, "beta1", "expected 0 to %.8g, the largest below 1 that 32 bits hold, got %.17g",
+                   BETA_MAX, c->beta1);
+  if (!(c->beta2 <= BETA_MAX))
+    return err_set(err, RC_INVALID, "beta2", "expected 0 to %.8g, the largest below 1 that 32 bits hold, got %.17g",
+                   BETA_MAX, c->beta2);
+  if (!(c->eps >= (double)FLT_MIN))
+    return err_set(err, RC_INVALID, "eps", "expected at least %g, the smallest that 32 bits hold, got %g",
+                   (double)FLT_MIN, c->eps);
   if (strcmp(c->objective, "evaluate") != 0 && !(c->temperature >= WIRE_TEMPERATURE_MIN))
     return err_set(err, RC_INVALID, "temperature", "expected a temperature of at least %g for training, got %g",
                    WIRE_TEMPERATURE_MIN, c->temperature);

@@ -7,7 +7,7 @@
  *   batch                  r, then standardized over the tokens of the round        REINFORCE++, 2501.03262
  *   batch_centered         r - mean, then standardized over the tokens of the round        its "baseline" form
  * A group of one, or of equal rewards, has advantages of exactly zero, whatever epsilon is; `batch` has no group's
- * baseline, so there it has not.
+ * baseline, so there it has not.  So has one whose deviation and epsilon are both zero.
  *
  * A KL term in the reward (RLOO, 2402.14740) makes each reward less by k times its sequence's sum of the estimator over
  * its tokens.  Where the advantage is linear in the rewards, it can be taken off the advantage by the same formula.
@@ -31,6 +31,9 @@ static double mean_of(const double *x, int n) {
   return sum / (double)n;
 }
 
+/* A deviation can be zero where rewards are not equal: the squares of very small differences are. */
+static double over(double factor, double deviation) { return deviation > 0 ? factor / deviation : 0; }
+
 void advantages_of(enum advantage_kind kind, const double *rewards, int n, double epsilon, float *advantages) {
   bool equal = true;
   for (int i = 0; i < n; i++) {
@@ -43,17 +46,20 @@ void advantages_of(enum advantage_kind kind, const double *rewards, int n, doubl
   for (int i = 0; i < n; i++) squares += (rewards[i] - mean) * (rewards[i] - mean);
   double factor = 1;
   switch (kind) {
-    case ADVANTAGE_GROUP: factor = 1 / (__builtin_sqrt(squares / (double)n) + epsilon); break;
+    case ADVANTAGE_GROUP: factor = over(1, __builtin_sqrt(squares / (double)n) + epsilon); break;
     case ADVANTAGE_GROUP_CENTERED:
     case ADVANTAGE_BATCH:
     case ADVANTAGE_BATCH_CENTERED:
     case ADVANTAGE_KINDS: break;
     case ADVANTAGE_LEAVE_ONE_OUT: factor = (double)n / (double)(n - 1); break;
     case ADVANTAGE_LEAVE_ONE_OUT_SCALED:
-      factor = (double)n / (double)(n - 1) / (__builtin_sqrt(squares / (double)(n - 1)) + epsilon);
+      factor = over((double)n / (double)(n - 1), __builtin_sqrt(squares / (double)(n - 1)) + epsilon);
       break;
   }
-  for (int i = 0; i < n; i++) advantages[i] = (float)((rewards[i] - mean) * factor);
+  for (int i = 0; i < n; i++) { /* never -0, whose sign a database does not keep */
+    const float advantage = (float)((rewards[i] - mean) * factor);
+    advantages[i] = advantage == 0 ? 0 : advantage;
+  }
 }
 
 bool advantage_is_linear(enum advantage_kind kind) {
@@ -84,7 +90,7 @@ void advantages_standardize(float *advantages, const int64_t *tokens, int n, dou
     const double d = (double)advantages[i] - mean;
     squares += (double)tokens[i] * d * d;
   }
-  const double factor = count > 0 ? 1 / (__builtin_sqrt(squares / (double)count) + epsilon) : 0;
+  const double factor = count > 0 ? over(1, __builtin_sqrt(squares / (double)count) + epsilon) : 0;
   for (int i = 0; i < n; i++) advantages[i] = equal ? 0 : (float)(((double)advantages[i] - mean) * factor);
 }
 

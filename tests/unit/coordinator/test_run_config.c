@@ -134,6 +134,9 @@ static const struct faulty_config {
     {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"groups_per_round\":8,\"groups_per_step\":4}",
      "groups_per_step", RC_INVALID},
     {"{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"groups_per_round\":0}", "groups_per_round", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"eps\":1e-38}}", "training.eps", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"beta1\":0.99999995}}", "training.beta1", RC_INVALID},
+    {"{\"dataset\":{\"path\":\"a\"},\"training\":{\"beta2\":0.99999998}}", "training.beta2", RC_INVALID},
     {"{\"dataset\":{\"path\":\"a\"},\"samples_per_group\":1}", "samples_per_group", RC_INVALID},
     {"{\"dataset\":{\"path\":\"a\"},\"samples_per_group\":1,\"filter\":{\"zero_advantage\":\"refill\"},\"training\":"
      "{\"kl_coefficient\":1}}",
@@ -244,6 +247,8 @@ static void what_still_learns_is_taken(void **state) {
       "{\"dataset\":{\"path\":\"a\"},\"recipe\":\"distill\",\"verifier\":{\"terms\":[{\"kind\":\"none\"},{\"kind\":"
       "\"math\"}]},\"filter\":{\"zero_advantage\":\"refill\"},\"training\":{\"teacher\":"
       "\"0123456789012345678901234567890123456789012345678901234567890123\"}}",
+      "{\"dataset\":{\"path\":\"a\"},\"training\":{\"eps\":1.1754943508222875e-38,\"beta1\":0.99999994,\"beta2\":"
+      "0.99999994}}",
       "{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"groups_per_round\":null,\"groups_per_step\":8}",
       "{\"dataset\":{\"path\":\"a\"},\"mode\":\"inflight\",\"groups_per_round\":8,\"groups_per_step\":null}"};
   for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {

@@ -285,6 +285,20 @@ static void test_advantages(void **state) {
   }
 }
 
+/* The squares of such differences are zero in doubles.  With epsilon 0 the advantages were infinite, which no trainer
+ * takes, with another -0, whose sign was lost in the ledger. */
+static void test_differences_that_are_no_deviation_are_zero(void **state) {
+  (void)state;
+  const double rewards[3] = {1e-300, 0, 0};
+  for (int kind = ADVANTAGE_GROUP; kind <= ADVANTAGE_LEAVE_ONE_OUT_SCALED; kind++) {
+    for (int e = 0; e < 2; e++) {
+      float a[3] = {9, 9, 9};
+      advantages_of((enum advantage_kind)kind, rewards, 3, e ? 1e-4 : 0, a);
+      for (int i = 0; i < 3; i++) assert_true(a[i] == 0 && !signbit(a[i]));
+    }
+  }
+}
+
 static void test_groups_without_a_signal_are_zero(void **state) {
   (void)state;
   const double equal[3] = {0.1, 0.1, 0.1};
@@ -375,6 +389,7 @@ int main(void) {
       cmocka_unit_test(test_bounds_from_both_sides),
       cmocka_unit_test(test_normalization_by_sequence),
       cmocka_unit_test(test_advantages),
+      cmocka_unit_test(test_differences_that_are_no_deviation_are_zero),
       cmocka_unit_test(test_groups_without_a_signal_are_zero),
       cmocka_unit_test(test_a_token_that_is_left_out_counts_nothing),
       cmocka_unit_test(test_names),
