@@ -13,14 +13,20 @@
 #include "services/coordinator/verifiers/math.h"
 #include "services/coordinator/verifiers/regex.h"
 
-static const char *const names[] = {
-    [VERIFIER_NUMERIC] = "numeric", [VERIFIER_COUNTDOWN] = "countdown", [VERIFIER_NONE] = "none",
-    [VERIFIER_MATH] = "math",       [VERIFIER_CHOICE] = "choice",       [VERIFIER_EXACT] = "exact",
-    [VERIFIER_REGEX] = "regex",     [VERIFIER_JSON_SCHEMA] = "json_schema", [VERIFIER_FORMAT] = "format",
-    [VERIFIER_LENGTH] = "length",   [VERIFIER_OVERLONG] = "overlong",
-    [VERIFIER_HTTP] = "http"};
+static const struct {
+  const char *name;
+  bool needs_answer; /* a dataset's line must have one; of regex: where the rule has no pattern */
+  bool votes;        /* fills verdict.vote */
+} kinds[] = {
+    [VERIFIER_NUMERIC] = {"numeric", true, true},     [VERIFIER_COUNTDOWN] = {"countdown", false, true},
+    [VERIFIER_NONE] = {"none", false, false},         [VERIFIER_MATH] = {"math", true, true},
+    [VERIFIER_CHOICE] = {"choice", true, true},       [VERIFIER_EXACT] = {"exact", true, true},
+    [VERIFIER_REGEX] = {"regex", true, false},        [VERIFIER_JSON_SCHEMA] = {"json_schema", false, false},
+    [VERIFIER_FORMAT] = {"format", false, false},     [VERIFIER_LENGTH] = {"length", false, false},
+    [VERIFIER_OVERLONG] = {"overlong", false, false}, [VERIFIER_HTTP] = {"http", false, false},
+};
 
-const char *verifier_name(enum verifier_kind kind) { return names[kind]; }
+const char *verifier_name(enum verifier_kind kind) { return kinds[kind].name; }
 
 static void judge_length(const struct reward_term *t, const struct reward_input *in, struct verdict *out) {
   out->well_formed = true;
@@ -66,7 +72,7 @@ void reward_judge(const struct reward_rule *rule, const struct reward_input *inp
     out->reward += t->weight * v.reward;
     char part[64];
     int n = snprintf(part, sizeof part, t->weight == 1 ? "%s%s %.4g" : "%s%s %.4g x %.4g", used ? ", " : "",
-                     names[t->kind], v.reward, t->weight);
+                     verifier_name(t->kind), v.reward, t->weight);
     if (n >= (int)sizeof part) n = (int)sizeof part - 1;
     if (rule->is_sum && used + (size_t)n < sizeof out->detail) {
       memcpy(out->detail + used, part, (size_t)n + 1);
@@ -117,15 +123,9 @@ int reward_remote_terms(const struct reward_rule *rule) {
 bool reward_needs_answer(const struct reward_rule *rule) {
   for (int i = 0; i < rule->count; i++) {
     const struct reward_term *t = &rule->terms[i];
-    const bool needs = t->kind == VERIFIER_NUMERIC || t->kind == VERIFIER_MATH || t->kind == VERIFIER_CHOICE ||
-                       t->kind == VERIFIER_EXACT;
-    if (needs || (t->kind == VERIFIER_REGEX && !t->pattern)) return true;
+    if (kinds[t->kind].needs_answer && !t->pattern) return true;
   }
   return false;
 }
 
-bool reward_votes(const struct reward_rule *rule) {
-  const enum verifier_kind kind = rule->terms[0].kind;
-  return kind == VERIFIER_NUMERIC || kind == VERIFIER_COUNTDOWN || kind == VERIFIER_MATH || kind == VERIFIER_CHOICE ||
-         kind == VERIFIER_EXACT;
-}
+bool reward_votes(const struct reward_rule *rule) { return kinds[rule->terms[0].kind].votes; }

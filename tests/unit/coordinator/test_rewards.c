@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/buf.h"
+#include "common/base/file.h"
 #include "services/coordinator/verifiers/regex.h"
 #include "services/coordinator/verifiers/reward_config.h"
 #include "tests/unit/base/cm.h"
@@ -366,6 +368,25 @@ static int free_arena(void **state) {
   return 0;
 }
 
+/* A verifier that has no name, or that the contract does not list in the same order, would be noticed by nobody else
+ * before somebody asks for it. */
+static void the_contract_lists_every_verifier(void **state) {
+  (void)state;
+  struct buf contract = BUF_INIT;
+  char list[256] = "enum: [";
+  struct err err = {0};
+  for (int i = 0; i <= VERIFIER_HTTP; i++) {
+    const char *name = verifier_name((enum verifier_kind)i);
+    assert_non_null(name);
+    snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", name);
+  }
+  assert_int_equal(file_read(&contract, "openapi/coordinator.yaml", 1 << 24, &err), RC_OK);
+  int found = 0;
+  for (const char *at = contract.data; (at = strstr(at, list)); at += strlen(list)) found++;
+  if (found != 4) fail_msg("openapi/coordinator.yaml has '%s' %d times, 4 were expected", list, found);
+  buf_free(&contract);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_choice_is_one_letter),
@@ -378,6 +399,7 @@ int main(void) {
       cmocka_unit_test(a_sum_has_all_its_parts),
       cmocka_unit_test(what_a_rule_cannot_be_is_refused),
       cmocka_unit_test(a_rule_reads_back_as_it_was_written),
+      cmocka_unit_test(the_contract_lists_every_verifier),
   };
   return cmocka_run_group_tests(tests, NULL, free_arena);
 }
