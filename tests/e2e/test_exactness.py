@@ -42,6 +42,23 @@ def test_three_unlike_servers_give_the_same_digest_after_every_round(base_model,
     assert set(contributed) == {"small", "middle", "large"} and all(n > 0 for n in contributed.values()), contributed
 
 
+def test_a_run_whose_weights_exploded_leaves_nothing_to_the_next(tmp_path):
+    """Its activations overflow.  NaN that stayed in the pages of the caches, behind what the next run had written there, was multiplied by zero, which is NaN."""
+    calm = {**grpo_config(4, groups=3, samples=3), "start": "model", "verifier": {"kind": "regex", "pattern": "[0-9]"}}
+    calm["sampling"]["max_new_tokens"] = 6
+    exploding = {**calm, "rounds": 8, "mode": "sync", "update": "minibatch", "groups_per_step": 1, "training": {"chunk_tokens": 256, "objective": "reinforce", "lr": 1000, "weight_decay": 1000, "beta2": 0, "clip_norm": 1e12}}
+    with Cluster(tmp_path, trainer=["--random-init", 1]) as cluster:
+        server = cluster.add_server("alone", "--slots", 16)
+        before = digests(cluster.run(calm))
+        run = cluster.create_run(exploding)
+        server.wait_log(r"expected a finite number of at most 0, got -?nan")
+        call("POST", f"{cluster.coordinator.url}/v1/runs/{run}/stop")
+        cluster.wait(run, state="stopped")
+        after = cluster.create_run(calm)
+        assert digests(cluster.wait(after)) == before and len(set(before)) > 1
+        assert f"result of lease {after}." not in server.log_text(), "it was refused"
+
+
 ISAS = [isa for isa, flag in [("v2", "sse4_2"), ("v3", "avx2"), ("v4", "avx512bw"), ("v4-bf16", "avx512_bf16"), ("amx", "amx_bf16")]
         if flag in pathlib.Path("/proc/cpuinfo").read_text().split()]
 

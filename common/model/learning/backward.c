@@ -15,6 +15,7 @@
 #include "common/model/learning/backward.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,6 +71,7 @@ struct learner {
   struct activations *activations;
   struct kv_cache *kv;
   struct kv_sequence all_pages; /* holds every page of kv; chunks deal them out */
+  bool distrusted; /* kv: something computed with it was not finite */
   void *memory;
   struct gradients g;
   struct head_block head;
@@ -284,6 +286,8 @@ static int run_chunk(struct learner *l, const struct weights *w, const struct tr
                                  : chunk_fill(c, samples, count, l->all_pages.pages);
   *hidden = NULL;
   if (c->scored == 0) return taken;
+  if (l->distrusted) kv_clear(l->kv);
+  l->distrusted = false;
   chunk_finish(c, c->shares && (!save || forward_stays_finite(w)));
   ops_stage(l->model->ops, l->lists_place, l->lists, l->lists_bytes);
   const struct forward_call call = chunk_call(c);
@@ -413,6 +417,7 @@ static void head_forward(struct learner *l, const struct weights *w, const void 
   }
   const size_t bytes = (size_t)c->scored * sizeof(float);
   ops_fetch(ops, c->logprob, listed(l, c->logprob), bytes);
+  for (int i = 0; i < c->scored; i++) l->distrusted |= isnan(c->logprob[i]);
   if (entropy) ops_fetch(ops, c->entropy, listed(l, c->entropy), bytes);
 }
 

@@ -16,6 +16,7 @@ struct kv_cache {
   int layers;            /* the model's, or one that all of them share */
   void **keys, **values; /* [layers] */
   int32_t *references;   /* [pages] */
+  bool *distrusted;      /* [pages] to be cleared before they are taken again */
   int32_t *free_pages;   /* stack */
   int free_count;
 };
@@ -46,7 +47,8 @@ static bool allocate(struct kv_cache *kv) {
   kv->values = calloc(layers, sizeof *kv->values);
   kv->references = calloc(pages, sizeof *kv->references);
   kv->free_pages = calloc(pages, sizeof *kv->free_pages);
-  if (!kv->keys || !kv->values || !kv->references || !kv->free_pages) return false;
+  kv->distrusted = calloc(pages, sizeof *kv->distrusted);
+  if (!kv->keys || !kv->values || !kv->references || !kv->free_pages || !kv->distrusted) return false;
   for (size_t layer = 0; layer < layers; layer++) {
     kv->keys[layer] = ops->alloc(ops, pages * key_bytes(kv->model, kv->page_tokens));
     kv->values[layer] = ops->alloc(ops, pages * value_bytes(kv->model, kv->page_tokens));
@@ -97,6 +99,7 @@ void kv_cache_free(struct kv_cache *kv) {
   free(kv->values);
   free(kv->references);
   free(kv->free_pages);
+  free(kv->distrusted);
   free(kv);
 }
 
@@ -118,11 +121,30 @@ static int pages_of(const struct kv_cache *kv, int length) {
   return length / kv->page_tokens + (length % kv->page_tokens != 0);
 }
 
+static void clear_page(struct kv_cache *kv, int32_t page) {
+  const struct ops *ops = kv->model->ops;
+  const size_t k = key_bytes(kv->model, kv->page_tokens), v = value_bytes(kv->model, kv->page_tokens);
+  for (int layer = 0; layer < kv->layers; layer++) {
+    ops->clear(ops, (char *)kv->keys[layer] + (size_t)page * k, k);
+    ops->clear(ops, (char *)kv->values[layer] + (size_t)page * v, v);
+  }
+  kv->distrusted[page] = false;
+}
+
+void kv_distrust(struct kv_cache *kv, const struct kv_sequence *s) {
+  for (int i = 0; i < s->page_count; i++) kv->distrusted[s->pages[i]] = true;
+}
+
+void kv_clear(struct kv_cache *kv) {
+  for (int32_t page = 0; page < kv->pages; page++) clear_page(kv, page);
+}
+
 static int32_t take_page(struct kv_cache *kv) {
   assert(kv->free_count > 0);
   const int32_t page = kv->free_pages[--kv->free_count];
   assert(kv->references[page] == 0);
   kv->references[page] = 1;
+  if (kv->distrusted[page]) clear_page(kv, page);
   return page;
 }
 
@@ -139,6 +161,7 @@ static void copy_page(struct kv_cache *kv, int32_t to, int32_t from) {
     ops->copy(ops, keys + (size_t)to * k, keys + (size_t)from * k, k);
     ops->copy(ops, values + (size_t)to * v, values + (size_t)from * v, v);
   }
+  kv->distrusted[to] = kv->distrusted[from];
 }
 
 enum rc kv_sequence_init(struct kv_sequence *s, const struct kv_cache *kv, int tokens_max, struct err *err) {

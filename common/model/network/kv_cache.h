@@ -45,5 +45,10 @@ enum rc kv_reserve(struct kv_cache *kv, struct kv_sequence *s, int length);
 void kv_fork(struct kv_cache *kv, struct kv_sequence *child, const struct kv_sequence *parent, int length);
 /* Drops everything after `length`. */
 void kv_truncate(struct kv_cache *kv, struct kv_sequence *s, int length);
+/* What was computed with its keys and values is not finite, so they may not be.  Its pages are cleared before others
+ * take them: positions that were not written yet count as zero, and 0 x NaN is NaN. */
+void kv_distrust(struct kv_cache *kv, const struct kv_sequence *s);
+/* All pages, taken ones too. */
+void kv_clear(struct kv_cache *kv);
 
 #endif

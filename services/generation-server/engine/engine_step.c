@@ -9,6 +9,7 @@
 #include "services/generation-server/engine/engine_step.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include "common/base/clock.h"
@@ -204,6 +205,7 @@ static void take_token(struct engine *e, struct sample *s, const struct draw *d)
   struct decode_job *job = s->job;
   s->tokens[s->count] = d->token;
   s->logprobs[s->count] = d->logprob;
+  if (!isfinite(d->logprob)) kv_distrust(e->kv, &s->kv);
   s->versions[s->count] = e->policy.version;
   s->fresh[s->count] = kv_is_fresh(e, s);
   s->kv_used = true;

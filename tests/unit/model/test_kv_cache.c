@@ -139,10 +139,58 @@ static void test_refuses_bad_sizes(void **state) {
   assert_null(kv);
 }
 
+/* A token's slot of each of the sequence's pages, in every layer. */
+static void stain(const struct kv_cache *kv, const struct kv_sequence *s, int32_t stain) {
+  for (int t = 0; t < s->length; t += kv_page_tokens(kv))
+    for (int layer = 0; layer < b.model->config.layers; layer++)
+      *slot(kv, s, layer, t, false) = *slot(kv, s, layer, t, true) = stain;
+}
+
+static void check_stain(const struct kv_cache *kv, const struct kv_sequence *s, int page, int32_t expected) {
+  for (int layer = 0; layer < b.model->config.layers; layer++) {
+    assert_int_equal(*slot(kv, s, layer, page * kv_page_tokens(kv), false), expected);
+    assert_int_equal(*slot(kv, s, layer, page * kv_page_tokens(kv), true), expected);
+  }
+}
+
+/* A NaN that a run with exploded weights left in a page became the next run's: 0 x NaN is NaN. */
+static void test_what_is_not_finite_is_cleared_before_others_take_it(void **state) {
+  (void)state;
+  struct kv_cache *kv;
+  struct kv_sequence first = {0}, copy = {0}, next = {0};
+  assert_int_equal(kv_cache_create(&kv, b.model, 4, 16, NULL), RC_OK);
+  assert_int_equal(kv_sequence_init(&first, kv, 64, NULL), RC_OK);
+  assert_int_equal(kv_sequence_init(&copy, kv, 64, NULL), RC_OK);
+  assert_int_equal(kv_sequence_init(&next, kv, 64, NULL), RC_OK);
+  assert_int_equal(kv_reserve(kv, &first, 40), RC_OK);
+  stain(kv, &first, -1);
+  kv_sequence_release(kv, &first);
+  assert_int_equal(kv_reserve(kv, &next, 48), RC_OK); /* nobody has distrusted these */
+  for (int page = 0; page < 3; page++) check_stain(kv, &next, page, -1);
+  kv_distrust(kv, &next);
+  for (int page = 0; page < 3; page++) check_stain(kv, &next, page, -1); /* still its own */
+  kv_fork(kv, &copy, &next, 8);
+  assert_int_equal(kv_reserve(kv, &copy, 9), RC_OK); /* copies the page on the write */
+  check_stain(kv, &copy, 0, -1);
+  kv_sequence_release(kv, &copy);
+  kv_truncate(kv, &next, 0);
+  assert_int_equal(kv_reserve(kv, &next, 64), RC_OK);
+  for (int page = 0; page < 4; page++) check_stain(kv, &next, page, 0);
+  stain(kv, &next, 7);
+  kv_truncate(kv, &next, 0);
+  assert_int_equal(kv_reserve(kv, &next, 64), RC_OK);
+  for (int page = 0; page < 4; page++) check_stain(kv, &next, page, 7); /* once was enough */
+  kv_clear(kv);
+  for (int page = 0; page < 4; page++) check_stain(kv, &next, page, 0);
+  kv_sequence_release(kv, &next);
+  kv_cache_free(kv);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_random_life),
       cmocka_unit_test(test_a_group_shares_its_prompt),
+      cmocka_unit_test(test_what_is_not_finite_is_cleared_before_others_take_it),
       cmocka_unit_test(test_refuses_bad_sizes),
   };
   return cmocka_run_group_tests_name("model/kv_cache", tests, setup, teardown);
