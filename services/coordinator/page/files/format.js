@@ -17,8 +17,9 @@ export function count(value) {
   return new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 }).format(value);
 }
 
+// With a space that does not break: in a narrow card the sign stood alone on a line.
 export function percent(value, digits = 1) {
-  return missing(value) ? "–" : `${(100 * value).toFixed(digits)} %`;
+  return missing(value) ? "–" : `${(100 * value).toFixed(digits)}\u00a0%`;
 }
 
 export function duration(ms) {

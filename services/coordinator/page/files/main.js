@@ -5,7 +5,7 @@
 import { ApiError, aborted, onUnauthorized, post, setToken } from "./api.js";
 import { redrawAll } from "./charts.js";
 import { el, fill, note } from "./dom.js";
-import { count, duration, percent } from "./format.js";
+import { count, duration } from "./format.js";
 import { RunData } from "./run_data.js";
 import { stateChip } from "./state_chip.js";
 import { mount as compare } from "./view_compare.js";
@@ -94,8 +94,8 @@ function showBar() {
   if (data?.status) {
     const { state, round, rounds, name, eta_ms } = data.status;
     const done = data.rounds.length;
-    now.append(el("strong", {}, data.id), el("span", { class: "name", title: name }, name || ""), stateChip(state));
-    if (rounds) now.append(el("div", { class: "progress", role: "progressbar", "aria-label": "Rounds done", "aria-valuemin": 0, "aria-valuemax": rounds, "aria-valuenow": Math.min(done, rounds) }, el("div", { style: { width: percent(Math.min(1, done / rounds)).replace(" ", "") } })),
+    now.append(el("strong", {}, data.id), name ? el("span", { class: "name", title: name }, name) : "", stateChip(state));
+    if (rounds) now.append(el("div", { class: "progress", role: "progressbar", "aria-label": "Rounds done", "aria-valuemin": 0, "aria-valuemax": rounds, "aria-valuenow": Math.min(done, rounds) }, el("div", { style: { width: `${100 * Math.min(1, done / rounds)}%` } })),
       el("span", { class: "quiet small" }, `${count(done)} of ${count(rounds)} rounds${state === "running" && eta_ms !== null && round !== null ? `, ${duration(eta_ms)} to go` : ""}`));
     now.append(...controls(state).filter(Boolean));
   }
