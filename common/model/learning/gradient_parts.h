@@ -30,6 +30,7 @@ void gradient_parts_begin(struct gradient_parts *g, struct optimizer *sums);
 bool gradient_parts_end(struct gradient_parts *g);
 
 /* --- for backward.c --- */
+/* Before each chunk: is it the first of the unit, and the last with a scored token? */
 void gradient_parts_chunk(struct gradient_parts *g, bool first, bool last);
 /* Room where the parameter's gradient is added to, [count], with the chunks before in it; the same once more until it
  * is closed. */

@@ -178,27 +178,13 @@ void loss_sequence(const struct loss_config *config, int n, const float *logprob
   stats->tokens += n;
 }
 
-static enum rc parse_name(int *out, const char *const *names, int count, const char *field, const char *name,
-                          struct err *err) {
-  char expected[128] = "";
-  for (int i = 0; i < count; i++) {
-    if (strcmp(name, names[i]) == 0) {
-      *out = i;
-      return RC_OK;
-    }
-    strncat(expected, i ? ", " : "", sizeof expected - strlen(expected) - 1);
-    strncat(expected, names[i], sizeof expected - strlen(expected) - 1);
-  }
-  return err_set(err, RC_INVALID, field, "expected one of %s, got \"%s\"", expected, name);
-}
-
 enum rc loss_kind_parse(enum loss_kind *out, const char *name, struct err *err) {
   static const char *const NAMES[] = {"grpo",  "ppo",           "reinforce", "gspo",
                                       "cispo", "decoupled_ppo", "tis",       "cross_entropy"};
   static const enum loss_kind KINDS[] = {LOSS_PPO,   LOSS_PPO,           LOSS_REINFORCE,     LOSS_GSPO,
                                          LOSS_CISPO, LOSS_DECOUPLED_PPO, LOSS_DECOUPLED_PPO, LOSS_CROSS_ENTROPY};
   int index = 0;
-  const enum rc rc = parse_name(&index, NAMES, sizeof NAMES / sizeof NAMES[0], "loss", name, err);
+  const enum rc rc = name_index(&index, name, NAMES, sizeof NAMES / sizeof NAMES[0], "loss", err);
   if (rc == RC_OK) *out = KINDS[index];
   return rc;
 }
@@ -208,7 +194,7 @@ enum rc loss_normalization_parse(enum loss_normalization *out, const char *name,
       [NORMALIZE_TOKENS] = "tokens", [NORMALIZE_SAMPLES] = "samples", [NORMALIZE_SEQUENCES] = "sequences",
       [NORMALIZE_LENGTH] = "length"};
   int index = 0;
-  const enum rc rc = parse_name(&index, NAMES, 4, "normalization", name, err);
+  const enum rc rc = name_index(&index, name, NAMES, 4, "normalization", err);
   if (rc == RC_OK) *out = (enum loss_normalization)index;
   return rc;
 }
@@ -216,7 +202,7 @@ enum rc loss_normalization_parse(enum loss_normalization *out, const char *name,
 enum rc kl_estimator_parse(enum kl_estimator *out, const char *name, struct err *err) {
   static const char *const NAMES[] = {[KL_K1] = "k1", [KL_K2] = "k2", [KL_K3] = "k3"};
   int index = 0;
-  const enum rc rc = parse_name(&index, NAMES, 3, "kl_estimator", name, err);
+  const enum rc rc = name_index(&index, name, NAMES, 3, "kl_estimator", err);
   if (rc == RC_OK) *out = (enum kl_estimator)index;
   return rc;
 }

@@ -13,6 +13,7 @@ enum letter_case {
 
 /* The result stays safe where text is. */
 enum rc text_case(struct workspace *w, const struct text *text, enum letter_case to, struct value *out);
+/* Is the code point an upper, lower or title case letter? */
 bool code_is_cased(uint32_t code);
 
 #endif

@@ -65,13 +65,14 @@ enum rc group_seal_when_judged(struct core *c, int64_t run, int64_t round, int64
 
 /* Pure: permutes rewards[n] by Philox (RNG_REWARD), the control that must not learn. */
 void rewards_shuffle(double *rewards, int n, uint64_t seed, uint32_t round, uint32_t group);
-/* Pure: what a complete group's samples are learned from.  A control run shuffles that, the penalty of overlong ones
- * included, and the rewards with it.  shaped, advantages [count]: results. */
+/* A group whose samples all have rewards. */
 struct scored_group {
   int64_t round, ordinal;
   int count, max_new_tokens;
   const int32_t *lengths; /* [count] in tokens */
 };
+/* Pure: shaped[count], the rewards less what overlong samples lose, and advantages[count] of them.  A control run
+ * permutes both rewards[count], in place, and shaped. */
 void group_advantages(const struct run_config *config, const struct scored_group *g, double *rewards, double *shaped,
                       float *advantages);
 /* Pure: NULL when the group can be trained on, else the reason why it is filtered. */

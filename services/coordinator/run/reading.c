@@ -1,7 +1,6 @@
 /* Reads, resolves and writes how a dataset's lines are read; the presets are a table here. */
 #include "services/coordinator/run/reading.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "common/base/limits.h"
@@ -58,16 +57,14 @@ void reading_defaults(struct reading *r) { *r = plain; }
 void reading_given_init(struct reading_given *g) { *g = (struct reading_given){.prompt_tokens_max = -1}; }
 
 static enum rc preset_find(struct reading *r, const char *name, struct err *err) {
-  char known[160] = "";
-  for (int i = 0; i < PRESETS; i++) {
-    if (strcmp(presets[i].preset, name) == 0) {
-      *r = presets[i];
-      r->system = r->template = "";
-      return RC_OK;
-    }
-    snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "", presets[i].preset);
-  }
-  return err_set(err, RC_INVALID, "preset", "expected one of %s, got '%.40s'", known, name);
+  const char *known[PRESETS];
+  int index = 0;
+  for (int i = 0; i < PRESETS; i++) known[i] = presets[i].preset;
+  const enum rc rc = name_index(&index, name, known, PRESETS, "preset", err);
+  if (rc != RC_OK) return rc;
+  *r = presets[index];
+  r->system = r->template = "";
+  return RC_OK;
 }
 
 static enum rc one_path(const char **out, const struct json *v, struct arena *arena, struct err *err) {

@@ -23,7 +23,6 @@
  * gradient.  ppo needs a critic. */
 #include "services/coordinator/run/recipe.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static const struct recipe RECIPES[] = {
@@ -42,18 +41,15 @@ static const struct recipe RECIPES[] = {
 enum { RECIPE_COUNT = sizeof RECIPES / sizeof RECIPES[0] };
 
 enum rc recipe_find(const struct recipe **out, const char *name, struct err *err) {
-  char expected[200] = "";
+  const char *known[RECIPE_COUNT];
+  int index = 0;
   if (strcmp(name, "ppo") == 0)
     return err_set(
         err, RC_INVALID, "recipe",
         "recipe 'ppo' needs a critic, and there is none; training.objective 'ppo' is its clip with the group's "
         "advantages, 'grpo' is the recipe that was made to do without one");
-  for (int i = 0; i < RECIPE_COUNT; i++) {
-    const size_t at = strlen(expected);
-    snprintf(expected + at, sizeof expected - at, "%s%s", i ? ", " : "", RECIPES[i].name);
-    if (strcmp(name, RECIPES[i].name) != 0) continue;
-    *out = &RECIPES[i];
-    return RC_OK;
-  }
-  return err_set(err, RC_INVALID, "recipe", "expected one of %s, got '%.40s'", expected, name);
+  for (int i = 0; i < RECIPE_COUNT; i++) known[i] = RECIPES[i].name;
+  const enum rc rc = name_index(&index, name, known, RECIPE_COUNT, "recipe", err);
+  if (rc == RC_OK) *out = &RECIPES[index];
+  return rc;
 }

@@ -12,6 +12,7 @@
 #include "services/coordinator/decide/verify.h"
 
 void choice_verify(const char *text, size_t len, const char *gold, struct verdict *out);
+/* RC_INVALID: a line's answer is no letter from A to J. */
 enum rc choice_gold_check(const char *gold, struct err *err);
 
 #endif

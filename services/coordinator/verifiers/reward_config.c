@@ -14,16 +14,12 @@
 static const char *const default_tags[] = {"think", "answer"};
 
 static enum rc kind_read(enum verifier_kind *out, const char *name, struct err *err) {
-  char expected[160] = "";
-  for (int i = 0; i <= VERIFIER_HTTP; i++) {
-    if (strcmp(name, verifier_name((enum verifier_kind)i)) == 0) {
-      *out = (enum verifier_kind)i;
-      return RC_OK;
-    }
-    strncat(expected, i ? ", " : "", sizeof expected - strlen(expected) - 1);
-    strncat(expected, verifier_name((enum verifier_kind)i), sizeof expected - strlen(expected) - 1);
-  }
-  return err_set(err, RC_INVALID, "kind", "expected one of %s, got '%.40s'", expected, name);
+  const char *known[VERIFIER_HTTP + 1];
+  int index = 0;
+  for (int i = 0; i <= VERIFIER_HTTP; i++) known[i] = verifier_name((enum verifier_kind)i);
+  const enum rc rc = name_index(&index, name, known, VERIFIER_HTTP + 1, "kind", err);
+  if (rc == RC_OK) *out = (enum verifier_kind)index;
+  return rc;
 }
 
 static void term_defaults(struct reward_term *t, enum verifier_kind kind) {
