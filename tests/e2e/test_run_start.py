@@ -182,7 +182,7 @@ def test_what_a_step_under_way_leaves_unknown_is_to_be_asked_again(base_model, t
 @pytest.mark.parametrize(
     ("start", "field", "part"),
     [
-        ("r1", "start", "expected one of"),
+        ("r1", "start", 'expected "model", "current" or'),
         ({"run": "r1"}, "start.version", "expected this field"),
         ({"run": "r999", "version": 0}, "start.run", "there is no run 'r999'"),
         ({"run": "base", "version": 0}, "start.run", "there is no run 'base'"),
