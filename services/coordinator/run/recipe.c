@@ -42,7 +42,7 @@ enum { RECIPE_COUNT = sizeof RECIPES / sizeof RECIPES[0] };
 
 enum rc recipe_find(const struct recipe **out, const char *name, struct err *err) {
   const char *known[RECIPE_COUNT];
-  int index = 0;
+  int index;
   if (strcmp(name, "ppo") == 0)
     return err_set(
         err, RC_INVALID, "recipe",
