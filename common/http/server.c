@@ -47,7 +47,7 @@
 #include "common/http/tls_server.h"
 #include "common/http/watcher.h"
 
-enum { HTTP_BACKLOG = 1024, HTTP_SPARE_FILES = 256, HTTP_END_MS = 1000 };
+enum { HTTP_BACKLOG = 1024, HTTP_SPARE_FILES = 256, HTTP_END_LOOKS = 100, HTTP_END_LOOK_MS = 50 };
 
 /* --- libmicrohttpd's callbacks --- */
 
@@ -380,15 +380,17 @@ void http_server_open(struct http_server *server, void *context) {
 /* --- stopping --- */
 
 /* libmicrohttpd 0.9.75 follows a null pointer when it reads a malformed request while it is being stopped: by then
- * MHD_queue_response only claims to have queued the answer.  So it is stopped without connections. */
+ * MHD_queue_response only claims to have queued the answer.  So it is stopped without connections.  They are given so
+ * many looks and not so much time: a process that has stood still for seconds had given its connections none. */
 static void end_connections(struct http_server *s) {
-  const struct timespec deadline = clock_deadline_in(HTTP_END_MS);
   shutdown(s->listen_fd, SHUT_RDWR);
   pthread_mutex_lock(&s->lock);
   s->ending = true;
   connections_end(&s->connections);
-  while (!connections_none(&s->connections))
-    if (pthread_cond_timedwait(&s->drained, &s->lock, &deadline) != 0) break;
+  for (int looks = 0; looks < HTTP_END_LOOKS && !connections_none(&s->connections);) {
+    const struct timespec next = clock_deadline_in(HTTP_END_LOOK_MS);
+    if (pthread_cond_timedwait(&s->drained, &s->lock, &next) != 0) looks++;
+  }
   pthread_mutex_unlock(&s->lock);
 }
 

@@ -4,6 +4,8 @@
 #include "http_test.h"
 
 #include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
 
 /* AT_ONCE: what libmicrohttpd asks of one epoll_wait. */
 enum { AT_ONCE = 128, PEERS_MAX = 3 * AT_ONCE, HELD_MS = 10000 };
@@ -82,7 +84,7 @@ static void as_many_as_several_calls_take_are_answered(void **state) {
 
 /* --- nonsense --- */
 
-enum { TALKERS = 8, STOPS = 20, SAID = 20 * TALKERS };
+enum { TALKERS_MAX = 64, HALT_MS = 1100 };
 
 struct talk {
   int port;
@@ -108,18 +110,40 @@ static void *talk(void *context) {
   return NULL;
 }
 
+/* Another process, which stops this one in a moment, and lets it go on HALT_MS later. */
+static pid_t halt_soon(int delay_us) {
+  const pid_t me = getpid(), halter = fork();
+  if (halter != 0) return halter;
+  const int64_t begin_us = clock_monotonic_us();
+  while (clock_monotonic_us() - begin_us < delay_us) continue;
+  kill(me, SIGSTOP);
+  clock_sleep_ms(HALT_MS);
+  kill(me, SIGCONT);
+  _exit(0);
+}
+
+static void stop_amid_nonsense(int talker_count, int said_by_each, int halted_after_us) {
+  struct http_server *server = serve(routes, ROUTE_COUNT(routes), NULL, NULL);
+  struct talk t = {.port = http_server_port(server)};
+  pthread_t talkers[TALKERS_MAX];
+  for (int k = 0; k < talker_count; k++) assert_int_equal(pthread_create(&talkers[k], NULL, talk, &t), 0);
+  AWAIT(atomic_load(&t.said) >= said_by_each * talker_count, "nobody talks to the server") continue;
+  const pid_t halter = halted_after_us < 0 ? -1 : halt_soon(halted_after_us);
+  http_server_stop(server, 0);
+  if (halter >= 0) waitpid(halter, NULL, 0);
+  atomic_store(&t.over, true);
+  for (int k = 0; k < talker_count; k++) pthread_join(talkers[k], NULL);
+}
+
 static void a_server_that_stops_outlives_nonsense(void **state) {
   (void)state;
-  for (int i = 0; i < STOPS; i++) {
-    struct http_server *server = serve(routes, ROUTE_COUNT(routes), NULL, NULL);
-    struct talk t = {.port = http_server_port(server)};
-    pthread_t talkers[TALKERS];
-    for (int k = 0; k < TALKERS; k++) assert_int_equal(pthread_create(&talkers[k], NULL, talk, &t), 0);
-    AWAIT(atomic_load(&t.said) >= SAID, "nobody talks to the server") continue;
-    http_server_stop(server, 0);
-    atomic_store(&t.over, true);
-    for (int k = 0; k < TALKERS; k++) pthread_join(talkers[k], NULL);
-  }
+  for (int i = 0; i < 20; i++) stop_amid_nonsense(8, 20, -1);
+}
+
+/* The second that connections had to end passed while nobody ran: then libmicrohttpd was stopped amid them. */
+static void a_server_that_stood_still_while_it_stopped_outlives_nonsense(void **state) {
+  (void)state;
+  for (int i = 0; i < 4; i++) stop_amid_nonsense(TALKERS_MAX, 4, 60 * i);
 }
 
 int main(void) {
@@ -128,6 +152,7 @@ int main(void) {
       cmocka_unit_test(one_less_and_one_more_are_answered),
       cmocka_unit_test(as_many_as_several_calls_take_are_answered),
       cmocka_unit_test(a_server_that_stops_outlives_nonsense),
+      cmocka_unit_test(a_server_that_stood_still_while_it_stopped_outlives_nonsense),
   };
   log_init("test", LOG_ERROR + 1);
   return cmocka_run_group_tests_name("http/burst", tests, NULL, NULL);
