@@ -18,14 +18,22 @@ struct peer {
   int exchanges; /* on one connection */
   int listen_fd, port;
   pthread_t thread;
-  char request[8192]; /* the last one, header only */
+  int64_t seen_ms, gap_ms_most; /* the longest that it has waited for anything, or been kept from running */
+  char request[8192];           /* the last one, header only */
   atomic_bool asked;  /* its header has come */
 };
+
+static void note_gap(struct peer *p) {
+  const int64_t now_ms = clock_monotonic_ms();
+  if (now_ms - p->seen_ms > p->gap_ms_most) p->gap_ms_most = now_ms - p->seen_ms;
+  p->seen_ms = now_ms;
+}
 
 static void *peer_main(void *context) {
   struct peer *p = context;
   int fd = accept4(p->listen_fd, NULL, NULL, SOCK_CLOEXEC);
   if (fd < 0) return NULL;
+  note_gap(p);
   for (int i = 0; i < p->exchanges; i++) {
     size_t len = 0;
     p->request[0] = '\0';
@@ -40,7 +48,9 @@ static void *peer_main(void *context) {
   }
   while (p->rest && send(fd, p->rest, strlen(p->rest), MSG_NOSIGNAL) >= 0) {
     struct pollfd gone = {.fd = fd, .events = POLLRDHUP};
-    if (poll(&gone, 1, (int)p->rest_ms) > 0) break;
+    const bool hung_up = poll(&gone, 1, (int)p->rest_ms) > 0;
+    note_gap(p);
+    if (hung_up) break;
   }
   struct pollfd wait = {.fd = fd, .events = POLLRDHUP};
   if (p->hold_ms > 0) poll(&wait, 1, (int)p->hold_ms);
@@ -56,6 +66,7 @@ static void peer_begin(struct peer *p) {
   assert_int_equal(listen(p->listen_fd, 8), 0);
   assert_int_equal(getsockname(p->listen_fd, (struct sockaddr *)&address, &len), 0);
   p->port = ntohs(address.sin_port);
+  p->seen_ms = clock_monotonic_ms();
   assert_int_equal(pthread_create(&p->thread, NULL, peer_main, p), 0);
 }
 
@@ -102,9 +113,9 @@ static enum rc outcome(const char *bytes, int64_t hold_ms, int64_t deadline_ms, 
   return rc;
 }
 
-/* One call to a peer that goes on with `rest`: its code. */
+/* One call to a peer that goes on with `rest`: its code.  gap_ms: as struct peer's, or NULL. */
 static enum rc outcome_of_endless(const char *bytes, const char *rest, int64_t rest_ms, int64_t deadline_ms,
-                                  int64_t stall_ms, struct err *err) {
+                                  int64_t stall_ms, int64_t *gap_ms, struct err *err) {
   struct peer p = {.bytes = bytes, .bytes_len = strlen(bytes), .rest = rest, .rest_ms = rest_ms, .exchanges = 1};
   struct http_answer answer;
   char url[64];
@@ -116,6 +127,7 @@ static enum rc outcome_of_endless(const char *bytes, const char *rest, int64_t r
   http_answer_free(&answer);
   http_client_destroy(c);
   peer_stop(&p);
+  if (gap_ms) *gap_ms = p.gap_ms_most;
   return rc;
 }
 
@@ -189,8 +201,8 @@ static void test_slow_peer_meets_the_deadline(void **state) {
   for (size_t i = 0; i < 3; i++) {
     struct err err;
     int64_t begin_ms = clock_monotonic_ms();
-    assert_int_equal(outcome(slow[i], 3000, 60, 0, &err), RC_TIMEOUT);
-    assert_in_range(clock_monotonic_ms() - begin_ms, 50, 3000);
+    assert_int_equal(outcome(slow[i], 60000, 60, 0, &err), RC_TIMEOUT);
+    assert_in_range(clock_monotonic_ms() - begin_ms, 50, 20000);
     assert_non_null(strstr(err.message, "within 60 ms"));
   }
 }
@@ -208,7 +220,7 @@ static void test_dripping_peer_meets_the_deadline(void **state) {
   for (size_t i = 0; i < sizeof drips / sizeof drips[0]; i++) {
     struct err err;
     int64_t begin_ms = clock_monotonic_ms();
-    enum rc rc = outcome_of_endless(drips[i].bytes, drips[i].rest, 20, 60, 0, &err);
+    enum rc rc = outcome_of_endless(drips[i].bytes, drips[i].rest, 20, 60, 0, NULL, &err);
     if (rc != RC_TIMEOUT) fail_msg("drip %zu: expected a timeout, got %s: %s", i, rc_name(rc), err.message);
     assert_in_range(clock_monotonic_ms() - begin_ms, 50, 20000); /* the whole answer would take 100 seconds */
   }
@@ -218,7 +230,7 @@ struct stall {
   const char *bytes, *rest;
   int64_t rest_ms;
   enum rc want, got;
-  int64_t took_ms;
+  int64_t took_ms, gap_ms;
   struct err err;
   pthread_t thread;
 };
@@ -226,7 +238,7 @@ struct stall {
 static void *stall_main(void *context) {
   struct stall *s = context;
   int64_t begin_ms = clock_monotonic_ms();
-  s->got = outcome_of_endless(s->bytes, s->rest, s->rest_ms, 30000, 1000, &s->err);
+  s->got = outcome_of_endless(s->bytes, s->rest, s->rest_ms, 60000, 1000, &s->gap_ms, &s->err);
   s->took_ms = clock_monotonic_ms() - begin_ms;
   return NULL;
 }
@@ -247,10 +259,11 @@ static void test_stalled_transfers_are_given_up(void **state) {
   for (size_t i = 0; i < N; i++) pthread_join(stalls[i].thread, NULL);
   for (size_t i = 0; i < N; i++) {
     const struct stall *s = &stalls[i];
+    if (s->want == RC_OK && s->gap_ms >= 900) continue; /* this process stood still, so nothing flowed */
     if (s->got != s->want) fail_msg("transfer %zu: expected %s, got %s", i, rc_name(s->want), rc_name(s->got));
     if (s->want == RC_OK) continue;
     if (!strstr(s->err.message, "bytes a second")) fail_msg("stall %zu: %s", i, s->err.message);
-    assert_in_range(s->took_ms, 900, 8000);
+    assert_in_range(s->took_ms, 900, 30000);
   }
 }
 
@@ -312,14 +325,14 @@ static void test_endless_headers_are_cut_off(void **state) {
   char line[1024];
   snprintf(line, sizeof line, "X-Filler: %0900d\r\n", 0);
   struct err err;
-  enum rc rc = outcome_of_endless("HTTP/1.1 200 OK\r\n", line, 0, PEER_WAIT_MS, 0, &err);
+  enum rc rc = outcome_of_endless("HTTP/1.1 200 OK\r\n", line, 0, PEER_WAIT_MS, 0, NULL, &err);
   if (rc != RC_UNAVAILABLE && rc != RC_TOO_LARGE) fail_msg("header lines: %s: %s", rc_name(rc), err.message);
   memset(line, 'x', sizeof line - 1);
-  rc = outcome_of_endless("HTTP/1.1 200 OK\r\nX-Filler: ", line, 0, PEER_WAIT_MS, 0, &err);
+  rc = outcome_of_endless("HTTP/1.1 200 OK\r\nX-Filler: ", line, 0, PEER_WAIT_MS, 0, NULL, &err);
   if (rc != RC_NO_MEMORY || !strstr(err.message, "100 KiB")) fail_msg("a line: %s: %s", rc_name(rc), err.message);
-  rc = outcome_of_endless("HTTP/1.1 200 OK", line, 0, PEER_WAIT_MS, 0, &err);
+  rc = outcome_of_endless("HTTP/1.1 200 OK", line, 0, PEER_WAIT_MS, 0, NULL, &err);
   if (rc != RC_NO_MEMORY || !strstr(err.message, "100 KiB")) fail_msg("status line: %s: %s", rc_name(rc), err.message);
-  rc = outcome_of_endless("HTTP/1.1 200 OK\r\n\r\n", line, 0, PEER_WAIT_MS, 0, &err);
+  rc = outcome_of_endless("HTTP/1.1 200 OK\r\n\r\n", line, 0, PEER_WAIT_MS, 0, NULL, &err);
   assert_int_equal(rc, RC_TOO_LARGE); /* an endless body */
 }
 
