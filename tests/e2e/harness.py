@@ -30,15 +30,16 @@ STALL_SECONDS = 2
 
 
 class Deadline:
-    """One that a machine which stands still does not eat up: of the time between two looks at most STALL_SECONDS count."""
+    """One that a machine which stands still does not eat up: of the time between two looks at most stall_seconds count."""
 
-    def __init__(self, seconds):
+    def __init__(self, seconds, stall_seconds=STALL_SECONDS):
         self.left = seconds
+        self.stall_seconds = stall_seconds
         self.seen = time.monotonic()
 
     def passed(self):
         now = time.monotonic()
-        self.left -= min(now - self.seen, STALL_SECONDS)
+        self.left -= min(now - self.seen, self.stall_seconds)
         self.seen = now
         return self.left < 0
 
@@ -288,6 +289,11 @@ class Cluster:
         """SLOWLY among the flags: as Service.slow_down says."""
         flags = [flag for flag in args if flag != SLOWLY]
         return self.start(name, "generation-server", ["--coordinator", self.coordinator.url, "--name", name, *flags], bin_dir, slow=SLOWLY in args)
+
+    def wait_registered(self):
+        """Until every service has registered, for a test of which each must have its part: else the others may have done everything before it came."""
+        for service in self.services[1:]:
+            service.wait_log("registered as w")
 
     def authority(self):
         """Epoch and fence of the trainer's registration, for a test that plays the coordinator towards it."""

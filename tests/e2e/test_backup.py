@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from harness import BIN, Cluster, call, digests, grpo_config
+from harness import BIN, SLOWLY, Cluster, call, digests, grpo_config
 
 ROUNDS = 8
 
@@ -31,7 +31,7 @@ def go_back(cluster, name):
 def test_a_run_goes_on_from_a_copy_that_was_made_while_it_worked(base_model, undisturbed, tmp_path, kept):
     """With one kept checkpoint the trainer has none that the copy knows, but version 0: it computes the rounds up to the copy again."""
     with Cluster(tmp_path, model=base_model, trainer=["--keep-checkpoints", kept]) as cluster:
-        cluster.add_server("one")
+        server = cluster.add_server("one", SLOWLY)
         config = grpo_config(ROUNDS)
         config["training"]["checkpoint_every"] = 1
         run = cluster.create_run(config)
@@ -44,6 +44,7 @@ def test_a_run_goes_on_from_a_copy_that_was_made_while_it_worked(base_model, und
             then = database.execute("SELECT max(version) FROM versions").fetchone()[0]
         cluster.wait_until("two rounds more", lambda: (cluster.status(run)["version"] or 0) >= then + 2)
         cluster.coordinator.stop(signal.SIGKILL)
+        server.hurry()
         for end in ("", "-wal", "-shm"):
             cluster.database.with_name(cluster.database.name + end).unlink(missing_ok=True)
         shutil.copy(copy, cluster.database)

@@ -75,9 +75,15 @@ def test_a_liar_is_caught_in_every_mode(base_model, honest, tmp_path, lie, mode,
 
 def test_a_refusal_outlives_a_restart(base_model, honest, tmp_path):
     """Killed between the refusal and the second drawing."""
-    with pool(tmp_path, base_model, random_tokens) as (cluster, _):
+    with pool(tmp_path, base_model, random_tokens, coordinator=PATIENT) as (cluster, _):
+        cluster.wait_registered()
+        honest_ones = cluster.services[-2:]
+        for server in honest_ones:  # or they would have drawn everything while the liar, whose proxy lives in this process, stood still with it
+            server.freeze()
         run = cluster.create_run(config("pipelined", "minibatch", verify_samples=True))
         cluster.wait_until("a sample is refused", lambda: incidents(cluster, "sample_refused"))
+        for server in honest_ones:
+            server.thaw()
         cluster.coordinator.kill()
         cluster.coordinator.restart()
         this = played(cluster, run)

@@ -76,7 +76,7 @@ def check_nothing_to_show(cluster, run):
 
 def check_states(cluster):
     """Pause, watch, stop: what scripts go by."""
-    run = said(cluster, "run", "start", "-", stdin=json.dumps(grpo_config(1000, groups=2, samples=4))).strip()
+    run = said(cluster, "run", "start", "-", stdin=json.dumps(grpo_config(100000, groups=2, samples=4))).strip()
     assert leasehold(cluster, "run", "watch", run, "--timeout-s", 1)[0] == 4
     status, output, _ = leasehold(cluster, "workers", "--watch", "--timeout-s", 1)
     tables = output.split("\n\n")

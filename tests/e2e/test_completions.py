@@ -32,6 +32,13 @@ def gen(base_model, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def patient(base_model, tmp_path_factory):
+    """It cuts nobody off who only stands still for some seconds, as this process may on a busy machine."""
+    with Standalone(tmp_path_factory.mktemp("patient")) as alone:
+        yield alone.start("patient", "generation-server", ["--model", base_model, "--slots", 8, "--stream-stall-ms", 600000, "--log-level", "warn"])
+
+
+@pytest.fixture(scope="module")
 def slow(wide_models, tmp_path_factory):
     """One slot, many weights and the slowest kernels: a sample takes long enough for somebody to do something meanwhile, on a busy machine too."""
     with Standalone(tmp_path_factory.mktemp("slow")) as alone:
@@ -356,21 +363,19 @@ def test_a_reader_that_stops_reading_is_cut_off_and_holds_up_nobody(gen):
     cut = gauge(gen, "streams_cut_total")
     with Stream(gen.url, receive_bytes=65536, judged=False, **LARGE) as stuck:
         assert stuck.status == 200
-        began = time.monotonic()
         answer = streamed(gen, prompt=PROMPT, max_tokens=20, temperature=0, ignore_eos=True)
         assert answer["choices"][0]["finish_reason"] == "length"
-        at_rest(gen, 30)
-        assert time.monotonic() - began < 25
+        at_rest(gen, 25)
         assert gauge(gen, "streams_cut_total") == cut + 1
         with pytest.raises((AssertionError, http.client.HTTPException, OSError)):
             list(stuck)
             assert stuck.done, "what was cut off must not look complete"
 
 
-def test_a_reader_that_is_slow_gets_everything(gen):
+def test_a_reader_that_is_slow_gets_everything(patient):
     """It takes a little now and then: slower than the engine, faster than nothing."""
-    expected = whole(gen, **LARGE)
-    with Stream(gen.url, receive_bytes=65536, judged=False, **LARGE) as stream:
+    expected = whole(patient, **LARGE)
+    with Stream(patient.url, receive_bytes=65536, judged=False, **LARGE) as stream:
         texts, read = [""] * 128, 0
         for chunk in stream:
             piece = chunk["choices"][0]
@@ -417,14 +422,19 @@ def hammer(server, stop, seed, tally):
 
 
 def train(base_model, folder, hammers):
-    with Cluster(folder, model=base_model) as cluster:
+    with Cluster(folder, model=base_model, coordinator=["--worker-ttl-ms", 60000]) as cluster:
         servers = [cluster.add_server(f"gen-{i}", "--slots", 6) for i in range(2)]
         stop, tallies = threading.Event(), [{"whole": 0, "left": 0, "faults": []} for _ in range(2 * hammers)]
         threads = [threading.Thread(target=hammer, args=(servers[i % 2], stop, i, tallies[i])) for i in range(2 * hammers)]
         for thread in threads:
             thread.start()
         try:
-            status = cluster.run(grpo_config(ROUNDS))
+            with cluster.trainer.slowly():
+                run = cluster.create_run(grpo_config(ROUNDS))
+                cluster.trainer.freeze_when("both servers have weights", lambda: cluster.query("SELECT count(*) FROM workers WHERE kind = 0 AND ready = 1") == [(2,)])
+                # the run goes on until every thread has had its streams
+                cluster.wait_until("streams beside the run", lambda: all(tally["faults"] or tally["whole"] >= 5 and tally["left"] >= 2 for tally in tallies))
+            status = cluster.wait(run)
             spans = [call("POST", server.url + "/v1/generate", {"text": "1", "sampling_params": {"max_new_tokens": 1}})["meta_info"]["weight_version"] for server in servers]
         finally:
             stop.set()

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from harness import Cluster, HttpError, call, digests, grpo_config
+from harness import SLOWLY, Cluster, HttpError, call, digests, grpo_config
 from test_inflight import finish as finish_inflight, replay
 
 ROUNDS, GROUPS, SAMPLES = 3, 8, 4
@@ -99,7 +99,7 @@ def test_samples_end_where_their_text_first_has_the_stop_text(stop, reference):
 
 def test_unlike_servers_that_hand_samples_over_give_the_same_digests(base_model, stop, reference, tmp_path):
     with Cluster(tmp_path, model=base_model, trainer=["--isa", "v3", "--threads", 2]) as cluster:
-        leaving = cluster.add_server("leaving", "--slots", 2, "--page-tokens", 16, "--isa", "v2")
+        leaving = cluster.add_server("leaving", "--slots", 2, "--page-tokens", 16, "--isa", "v2", SLOWLY)
         cluster.create_run({**config(stop=[stop, "never written"]), "lease_samples_max": 3})
         cluster.wait_until("samples are done", lambda: cluster.query("SELECT 1 FROM samples WHERE run = 1 AND state = 2"))
         leaving.process.send_signal(signal.SIGTERM)

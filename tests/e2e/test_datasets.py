@@ -164,6 +164,7 @@ def test_a_dataset_that_is_refused_late_fails_the_run_before_it_begins(hasty):
 
 def test_runs_wait_behind_one_that_is_checked(hasty):
     """The check survives the coordinator, says how far it is, and ends when the run is stopped."""
+    hasty.coordinator.slow_down()  # or the check might be over before anybody looks
     large = hasty.create_run(config({"path": "large.jsonl.gz"}))
     behind = hasty.create_run(config({"path": "plain.jsonl"}))
     hasty.wait_until("the check is under way", lambda: "the check of large.jsonl.gz: " in (hasty.status(large)["waiting_for"] or ""))
@@ -175,6 +176,7 @@ def test_runs_wait_behind_one_that_is_checked(hasty):
     far = hasty.wait_until("the check goes on", lambda: re.match(r"the check of large.jsonl.gz: ([1-9]\d*) lines were read", hasty.status(large)["waiting_for"] or ""))
     assert int(far[1]) < 300000 and [hasty.status(run)["state"] for run in (large, behind, last)] == ["checking", "checking", "queued"]
     assert call("POST", f"{hasty.coordinator.url}/v1/runs/{large}/stop", {})["state"] == "stopped"
+    hasty.coordinator.hurry()
     assert hasty.wait(last)["started_ms"] > hasty.wait(behind)["ended_ms"] and hasty.status(large)["started_ms"] is None
 
 

@@ -11,7 +11,7 @@ import time
 import pytest
 import yaml
 
-from harness import BIN, ROOT
+from harness import BIN, ROOT, Deadline
 
 CERTIFICATES, TOKENS, CONFIGURE = (ROOT / "deploy" / name for name in ("security/make-certificates", "security/make-tokens", "prometheus/configure"))
 
@@ -189,11 +189,11 @@ def free_ports(address, count):
 
 
 def until_listens(address, port, process):
-    until = time.monotonic() + 30
+    deadline = Deadline(30)
     while True:
         with contextlib.suppress(OSError), socket.create_connection((address, port), 1):
             return
-        assert process.poll() is None and time.monotonic() < until, "a service that the page starts does not listen"
+        assert process.poll() is None and not deadline.passed(), "a service that the page starts does not listen"
         time.sleep(0.05)
 
 
@@ -214,9 +214,9 @@ def test_the_small_pool_of_the_page_on_tls_works_as_it_is_written(tmp_path):
                 services.append(subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL))
                 until_listens(address, left.pop(0), services[-1])
             else:
-                until = time.monotonic() + 20
+                deadline = Deadline(30)
                 while (done := subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)).returncode or ("workers" in line and "generation" not in done.stdout):
-                    assert time.monotonic() < until, (line, done)
+                    assert not deadline.passed(), (line, done)
                     time.sleep(0.1)
         assert len(services) == 2 and '"runs":[]' in done.stdout.replace(" ", ""), done
     finally:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from harness import DATA, Cluster, HttpError, call, digests, grpo_config
+from harness import DATA, SLOWLY, Cluster, HttpError, call, digests, grpo_config
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "evaluation"))
@@ -234,12 +234,13 @@ def test_an_evaluation_changes_no_weights_and_a_restart_ends_it_alike(cluster, b
     plain = cluster.run(config(evaluation=None, keep_best=None))
     assert digests(plain) == digests(cluster.first)
     with Cluster(tmp_path, model=base_model) as killed:
-        server = killed.add_server("gen", "--slots", 2)
+        server = killed.add_server("gen", "--slots", 4, SLOWLY)
         run = killed.create_run(config())
         server.freeze_when("the last version", lambda: killed.query("SELECT 1 FROM versions WHERE version = ?", ROUNDS))
         killed.trainer.kill()
         killed.coordinator.kill()
-        server.thaw()
+        assert killed.query("SELECT ended_ms FROM runs WHERE id = ?", int(run[1:])) == [(None,)]
+        server.hurry()
         killed.coordinator.restart()
         killed.trainer.restart()
         status = killed.wait(run)

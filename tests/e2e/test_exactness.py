@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from harness import BIN, FAULT_BIN, Cluster, call, digests, grpo_config
+from harness import BIN, FAULT_BIN, SLOWLY, Cluster, call, digests, grpo_config
 from mismatch import assert_metrics, assert_shown, assert_zero, differences
 
 ROUNDS = 4
@@ -33,6 +33,7 @@ def test_three_unlike_servers_give_the_same_digest_after_every_round(base_model,
         cluster.add_server("small", "--slots", 3, "--page-tokens", 16, "--prefill-chunk", 5, "--isa", "v2")
         cluster.add_server("middle", "--slots", 5, "--page-tokens", 48, "--prefill-chunk", 33, "--isa", "v3")
         cluster.add_server("large", "--slots", 8, "--page-tokens", 64, "--prefill-chunk", 256, "--threads", 2)
+        cluster.wait_registered()
         config = grpo_config(ROUNDS)
         config["lease_samples_max"] = 1
         status = cluster.run(config)
@@ -71,6 +72,7 @@ def test_a_server_for_every_instruction_set_gives_the_same_digest(base_model, re
         for isa in ISAS:
             monkeypatch.setenv("LEASEHOLD_ISA", isa)
             cluster.add_server(isa, "--slots", 2)
+        cluster.wait_registered()
         config = grpo_config(ROUNDS)
         config["lease_samples_max"] = 1
         status = cluster.run(config)
@@ -104,7 +106,7 @@ def test_preemption_under_a_tiny_pool_changes_nothing(base_model, reference, tmp
 
 def test_a_server_killed_in_the_middle_loses_nothing(base_model, reference, tmp_path):
     with Cluster(tmp_path, model=base_model, coordinator=["--worker-ttl-ms", 1500, "--heartbeat-ms", 200]) as cluster:
-        victim = cluster.add_server("victim", "--slots", 4)
+        victim = cluster.add_server("victim", "--slots", 4, SLOWLY)
         run = cluster.create_run(grpo_config(ROUNDS))
         victim.freeze_when("the second round began", lambda: (cluster.status(run)["round"] or 0) >= 1)
         victim.kill()
@@ -126,6 +128,7 @@ def test_one_flipped_bit_in_one_server_is_seen(base_model, reference, tmp_path, 
     with Cluster(tmp_path, model=base_model) as cluster:
         cluster.add_server("sound", "--slots", 4)
         cluster.add_server("broken", "--slots", 4, "--fault", fault, bin_dir=FAULT_BIN)
+        cluster.wait_registered()
         config = grpo_config(ROUNDS)
         config.update(lease_samples_max=1, verify_samples=False)  # which would have it drawn again
         status = cluster.run(config)

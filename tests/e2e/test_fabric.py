@@ -143,12 +143,13 @@ def test_a_server_lost_in_the_middle_of_a_run(base_model, reference, tmp_path, h
     with Cluster(tmp_path, model=base_model, coordinator=coordinator, launcher=pool_of(ABC, base_model)) as cluster, Started(cluster) as pool:
         config = grpo_config(ROUNDS)
         config["stage_timeout_ms"] = STAGE_TIMEOUT_MS
+        # rounds are quick: the coordinator is slow from their beginning and stands still while it happens, so that there are some left
+        cluster.coordinator.slow_down()
         run = cluster.create_run(config)
-        # rounds are quick: the coordinator stands still while it happens, so that there are some left
         cluster.coordinator.freeze_when("a version", lambda: ways(cluster))
         assert max(ways(cluster))[0] < ROUNDS - 1, ways(cluster)
         pool["c"].signal(how)
-        cluster.coordinator.thaw()
+        cluster.coordinator.hurry()
         assert digests(cluster.wait(run)) == reference
         went = ways(cluster)
         assert went[max(went)[0], "a"] == 2, went

@@ -538,7 +538,7 @@ def test_a_result_is_the_same_as_json_and_as_tensors(cluster, unharmed):
     refused(422, "PUT", url, tensors)
     assert call("PUT", url, tensors, headers=kind) == {"repeated": False}
     assert call("PUT", url, good) == {"repeated": True}
-    until(lambda: cluster.status(run)["version"] == 1, 60, lambda: cluster.status(run))
+    cluster.wait(run)
     call("DELETE", f"{cluster.coordinator.url}/v1/workers/{me['worker_id']}")
 
 
@@ -633,7 +633,7 @@ def test_a_zombies_large_body_is_refused_by_its_headers_and_not_read(cluster, un
     refused(409, "PUT", url, {**good, "fence": lease["fence"] + 1}, headers={**headers, "X-Leasehold-Fence": str(lease["fence"] + 1)})
     stale = str(int(me["epoch"]) - 1)
     assert call("PUT", url, {**good, "epoch": stale}, headers={**headers, "X-Leasehold-Epoch": stale}) == {"repeated": True}, "its answer may have been lost"
-    until(lambda: cluster.status(run)["version"] == 1, 60, lambda: cluster.status(run))
+    cluster.wait(run)  # to its end, not only to its version: or `unharmed` may stop it while it ends
 
 
 def test_what_comes_too_late_or_from_nowhere_is_refused_by_the_trainer(cluster, unharmed):

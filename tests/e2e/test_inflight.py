@@ -238,12 +238,14 @@ def test_a_trainer_that_lost_everything_is_fed_the_record(base_model, tmp_path):
     made = config()
     made["training"]["checkpoint_every"] = 100
     with start(tmp_path, base_model) as cluster:
-        cluster.add_server("one", *FAST)
+        server = cluster.add_server("one", *FAST, SLOWLY)
         cluster.add_server("two", *SLOW)
         run = cluster.create_run(made)
         cluster.wait_until("round 6", lambda: cluster.query("SELECT 1 FROM rounds WHERE run = ? AND round = 6", number(run)))
         cluster.trainer.kill()
         recorded = digests(cluster.status(run))
+        assert cluster.status(run)["state"] == "running"
+        server.hurry()
         cluster.trainer.restart()
         status = finish(cluster, run)
         log = cluster.trainer.log_text()
@@ -266,7 +268,7 @@ def test_a_server_killed_and_one_that_leaves(base_model, tmp_path):
 
 def test_a_coordinator_killed_again_and_again(base_model, tmp_path):
     with start(tmp_path, base_model) as cluster:
-        cluster.add_server("one", *FAST)
+        server = cluster.add_server("one", *FAST, SLOWLY)
         cluster.add_server("two", *SLOW)
         run = cluster.create_run(config())
         recorded = {}
@@ -275,6 +277,7 @@ def test_a_coordinator_killed_again_and_again(base_model, tmp_path):
             cluster.coordinator.kill()
             cluster.coordinator.restart()
             recorded.update({row["round"]: row["digest"] for row in cluster.status(run)["history"]})
+        server.hurry()
         status = finish(cluster, run)
     assert {round_: digests(status)[round_] for round_ in recorded} == recorded
 
@@ -334,6 +337,7 @@ def test_one_flipped_bit_in_one_server_is_seen(base_model, tmp_path, fault, chan
     with start(tmp_path, base_model) as cluster:
         cluster.add_server("sound", *FAST)
         cluster.add_server("broken", *FAST, "--fault", fault, bin_dir=FAULT_BIN)
+        cluster.wait_registered()
         run = cluster.create_run(config(lease_samples_max=1, verify_samples=False, **changes))  # which would refuse it
         status = cluster.wait(run)
     contributed = {w["name"]: w["samples"] for w in status["totals"]["workers"]}

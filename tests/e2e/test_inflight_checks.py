@@ -127,6 +127,7 @@ def test_one_flipped_bit_in_one_of_three_servers_leaves_no_trace(base_model, tmp
         cluster.add_server("broken", *FAST, "--fault", "flip-weight", bin_dir=FAULT_BIN)
         cluster.add_server("first", *FAST)
         cluster.add_server("second", *FAST)
+        cluster.wait_registered()
         run = cluster.create_run(judged(max_lag=0))
         status = cluster.wait(run, seconds=120)
         audit_stream(cluster, run)
@@ -151,8 +152,10 @@ def test_nobody_can_tell_who_is_at_fault_where_one_server_is_alone(base_model, t
 def test_a_refusal_outlives_a_restart(base_model, tmp_path, victim):
     """Killed as soon as the refusal is stored; its step is still to come."""
     with pool(tmp_path, base_model, random_tokens, SLOW) as (cluster, liar):
-        run = cluster.create_run(judged(max_lag=2))
-        cluster.wait_until("a sample is refused", lambda: incidents(cluster, "sample_refused"))
+        first = cluster.services[-2]  # the second one is slow already: the two would have drawn everything while the liar, whose proxy lives in this process, stood still with it
+        with first.slowly():
+            run = cluster.create_run(judged(max_lag=2))
+            cluster.wait_until("a sample is refused", lambda: incidents(cluster, "sample_refused"))
         service = next(service for service in cluster.services if service.name == victim)
         service.kill()
         service.restart()

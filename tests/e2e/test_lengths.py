@@ -79,6 +79,7 @@ def test_two_unlike_servers_sample_the_same_lengths(base_model, data, reference,
     with start(tmp_path, base_model, data) as cluster:
         cluster.add_server("small", "--slots", 2, "--page-tokens", 16, "--prefill-chunk", 5, "--isa", "v2")
         cluster.add_server("large", "--slots", 5, "--page-tokens", 64)
+        cluster.wait_registered()
         status = cluster.run({**config(), "lease_samples_max": 2})
         assert_exact_lengths(cluster, status)
         assert digests(status) == reference

@@ -17,7 +17,9 @@ from harness import BIN, DATA, ROOT, Cluster, call, digests, exchange, grpo_conf
 
 ROUNDS, MANY_ROUNDS = 6, 24
 QUICK = ["--heartbeat-ms", 100, "--worker-ttl-ms", 1500, "--batch-tokens", 700]  # small batches: many of them a round
+PATIENT = ["--heartbeat-ms", 100, "--worker-ttl-ms", 60000, "--batch-tokens", 700]  # where a test is a preprocessor itself, which may come late
 GRANTED, DONE = 1, 2  # passes.state
+READY = "SELECT 1 FROM workers WHERE kind = 2 AND ready = 1"
 
 
 def config(rounds=ROUNDS, groups=8, **changes):
@@ -35,12 +37,12 @@ def preprocessor(cluster, name, model, *args):
     return cluster.start(name, "trainer-server", ["--role", "preprocess", "--coordinator", cluster.coordinator.url, "--model", model, "--name", name, *args])
 
 
-def play(folder, model, made, preprocessors=(), meanwhile=lambda cluster, run: None, trainer=(), slowly=False):
+def play(folder, model, made, preprocessors=(), meanwhile=lambda cluster, run: None, trainer=(), slowly=False, coordinator=QUICK):
     """A run from its beginning to its end, with these preprocessors from the beginning on; its status.
 
     Slowly: its sampler is slow from before the run's beginning until meanwhile() has ended, which therefore finds the run going on.
     """
-    with Cluster(folder, model=model, coordinator=QUICK, trainer=["--threads", 1, *trainer]) as cluster:
+    with Cluster(folder, model=model, coordinator=coordinator, trainer=["--threads", 1, *trainer]) as cluster:
         sampler = cluster.add_server("gen-1", "--slots", 1, "--threads", 1)  # its groups end one after another, with time for a pass between
         for service in [preprocessor(cluster, name, model, "--threads", 1) for name in preprocessors]:
             service.wait_log("registered as w")
@@ -96,8 +98,9 @@ def test_a_whole_rounds_advantages_are_those_of_all_its_groups(expected, base_mo
 def test_other_kernels_compute_the_same(expected, base_model, tmp_path):
     def join(cluster, _):
         preprocessor(cluster, "pre-1", base_model, "--isa", "v2", "--threads", 2)
+        cluster.wait_until("it holds the reference", lambda: cluster.query(READY))
 
-    status = play(tmp_path, base_model, config(), (), join)
+    status = play(tmp_path, base_model, config(), (), join, slowly=True)
     assert digests(status) == expected["strict"]
     assert sum(by for by, _ in computed(status)) > 0, computed(status)
 
@@ -141,10 +144,10 @@ def test_one_that_joins_late_is_used(expected, base_model, tmp_path):
         cluster.wait_until("a round is over", lambda: cluster.status(run)["history"])
         call("POST", f"{cluster.coordinator.url}/v1/runs/{run}/pause")
         preprocessor(cluster, "pre-1", base_model, "--threads", 1)
-        cluster.wait_until("it is registered", lambda: cluster.query("SELECT 1 FROM workers WHERE kind = 2 AND ready = 1"))
+        cluster.wait_until("it holds the reference", lambda: cluster.query(READY))
         call("POST", f"{cluster.coordinator.url}/v1/runs/{run}/resume")
 
-    status = play(tmp_path, base_model, config(MANY_ROUNDS), (), join)
+    status = play(tmp_path, base_model, config(MANY_ROUNDS), (), join, slowly=True)
     assert digests(status) == expected["many"]
     assert computed(status)[0] == (0, 8) and sum(by for by, _ in computed(status)) > 0, computed(status)
 
@@ -187,6 +190,9 @@ class Liar:
         beat = {"epoch": self.epoch, "ready": True, "draining": False, "loaded_digest": digest, "slots_busy": 0, "busy_slot_us": 0, "tokens_sampled": 0, "leases": []}
         call("POST", f"{self.url}/workers/{self.id}/heartbeat", beat)
 
+    def leave(self):
+        call("DELETE", f"{self.url}/workers/{self.id}")
+
     def put(self, item, digest):
         trained = [sum(s["count"] for s in sample["segments"] if s["loss_mask"]) for sample in item["samples"]]
         metadata = {"worker_id": self.id, "epoch": self.epoch, "fence": item["fence"], "weights_digest": digest, "handed_back": False, "samples": [sample["id"] for sample in item["samples"]]}
@@ -208,9 +214,10 @@ def test_a_liar_about_one_bit_of_the_digest_is_refused(expected, base_model, tmp
                 assert code == 409, answer
                 if answer["error"]["field"] == "weights_digest":  # else the trainer had taken the group before
                     refused.append(answer)
+        liar.leave()  # or its passes would be waited for
         assert cluster.query("SELECT count(*) FROM passes WHERE logprobs NOT NULL") == [(0,)]
 
-    status = play(tmp_path, base_model, config(), (), lie)
+    status = play(tmp_path, base_model, config(), (), lie, slowly=True, coordinator=PATIENT)
     assert digests(status) == expected["strict"]
     assert computed(status) == [(0, 8)] * ROUNDS
 

@@ -35,7 +35,8 @@ def reference(base_model, tmp_path_factory):
 
 
 def begin(cluster, number, **more):
-    """A run with keep_rounds that has come to this round, and whose first rounds are dropped.  It goes on when its server is thawed."""
+    """A run with keep_rounds that has come to this round, and whose first rounds are dropped.  It goes on when its server may hurry."""
+    cluster.server.slow_down()
     run = cluster.create_run(config(keep_rounds=KEEP, **more))
     dropped = "SELECT rollouts_state FROM rounds WHERE round = 0"
     cluster.server.freeze_when(f"round {number}, and the first one dropped", lambda: (cluster.status(run)["version"] or 0) >= number and cluster.query(dropped) == [(2,)])
@@ -55,7 +56,7 @@ def test_dropped_rounds_are_told_and_the_database_stops_growing(base_model, refe
         run = begin(cluster, 14)
         timeline = call("GET", f"{cluster.coordinator.url}/v1/runs/{run}/timeline?from=0&limit=1")["rounds"][0]
         early = pages(cluster)
-        cluster.server.thaw()
+        cluster.server.hurry()
         status = cluster.wait(run)
         assert digests(status) == reference[0]
         assert status["config"]["keep_rounds"] == KEEP
@@ -81,7 +82,7 @@ def test_a_trainer_that_comes_back_is_fed_what_was_kept(base_model, reference, t
     with start(tmp_path, base_model) as cluster:
         run = begin(cluster, 4 * EVERY + 1)
         cluster.trainer.kill()
-        cluster.server.thaw()
+        cluster.server.hurry()
         folders = sorted((cluster.folder / "state" / run).glob("v*"), key=lambda folder: int(folder.name[1:]))
         if damaged:
             weights = folders[-1] / "optimizer.safetensors"
@@ -99,7 +100,7 @@ def test_a_replay_of_dropped_rounds_pauses_the_run_with_a_sentence(base_model, t
     with start(tmp_path, base_model) as cluster:
         run = begin(cluster, 3 * EVERY + 1, rounds=2 * ROUNDS)
         cluster.trainer.kill()
-        cluster.server.thaw()
+        cluster.server.hurry()
         args = list(cluster.trainer.args)
         args[args.index("--state-dir") + 1] = cluster.folder / "new-state"
         cluster.trainer.restart(args=args)

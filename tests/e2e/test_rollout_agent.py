@@ -201,10 +201,8 @@ def test_in_flight_the_agent_loads_between_two_requests(pool):
 def test_an_engine_that_lags_is_waited_for(pool, checksums):
     """It says at once that it has loaded, and has half a second later."""
     pool.add_engine("sglang", checksums=checksums)
-    run = pool.create_run(config())
-    until_round(pool, run, 1)
     pool.engine.lag_seconds = 0.5
-    status = pool.wait(run)
+    status = pool.run(config())
     assert pool.metric("doubts_total") >= 1
     assert all(row["logprob_unequal"] == 0 for row in status["history"])
 
