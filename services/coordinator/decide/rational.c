@@ -108,7 +108,7 @@ static size_t decimal_scan(const char *text, size_t len, struct rational *value,
     }
   }
   int64_t den = 1, shift = exponent - decimals;
-  fits = fits && (shift >= 0 ? digits == 0 || scale_ten(&digits, shift) : scale_ten(&den, -shift));
+  fits = fits && (digits == 0 || (shift >= 0 ? scale_ten(&digits, shift) : scale_ten(&den, -shift)));
   *exact = fits && rational_make(value, negative ? -digits : digits, den);
   if (*exact && digits <= DOUBLE_EXACT) { /* as strtod rounds: the denominator, 10^18 at most, is a double, too */
     *approximate = (double)value->num / (double)value->den;

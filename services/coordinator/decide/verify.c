@@ -3,7 +3,7 @@
 #include "services/coordinator/decide/verify.h"
 
 #include <ctype.h>
-#include <float.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,17 +58,16 @@ static uint64_t number_vote(const struct number *n) {
   return answer_vote(text, (size_t)len);
 }
 
-static double magnitude(double x) { return x < 0 ? -x : x; }
-
 /* What is too large or too small even for a double is equal to nothing: it has lost its value. */
 static bool has_value(const struct number *n) {
-  return n->exact || (n->approximate != 0 && magnitude(n->approximate) <= DBL_MAX);
+  return n->exact || (n->approximate != 0 && isfinite(n->approximate));
 }
 
 static bool numbers_equal(const struct number *a, const struct number *b) {
   if (a->exact && b->exact) return rational_equal(a->value, b->value);
-  const double x = magnitude(a->approximate), y = magnitude(b->approximate);
-  return has_value(a) && has_value(b) && magnitude(a->approximate - b->approximate) <= 1e-9 * (x > y ? x : y);
+  const double apart = fabs(a->approximate - b->approximate);
+  return has_value(a) && has_value(b) &&
+         (apart <= 1e-9 * fabs(a->approximate) || apart <= 1e-9 * fabs(b->approximate));
 }
 
 /* Which number is the answer: false, and what is wrong in out->detail, when there is none. */

@@ -184,6 +184,8 @@ static void exponents_are_exact_while_they_fit(void **state) {
                                          {"1e19", 4, false, 0, 0, 1e19},
                                          {"1e20", 4, false, 0, 0, 1e20},
                                          {"0e99", 4, true, 0, 1, 0},
+                                         {"0e-99", 5, true, 0, 1, 0},
+                                         {"-0.0000000000000000000000", 25, true, 0, 1, 0},
                                          {"1e-18", 5, true, 1, 1000000000000000000, 1e-18},
                                          {"1e-19", 5, false, 0, 0, 1e-19},
                                          {"1e-20", 5, false, 0, 0, 1e-20},

@@ -88,6 +88,8 @@ static void small_numbers_that_do_not_fit_are_equal_within_a_billionth_of_themse
   numeric("1.0000000012e-30", "1e-30", 0);
   numeric("1e-30", "1.0000000008e-30", 1);
   numeric("-1e-30", "1e-30", 0);
+  numeric("1180591620717411303424000000000", "1180591619536819682706588696576", 1); /* the very distance: 2^70 of 10^9 2^70 */
+  numeric("1180591619536819682706588696576", "1180591620717411303424000000000", 1);
   numeric("0", "1e-30", 0);
   numeric("1e-30", "0", 0);
   numeric("1e-9", "1e-30", 0);
