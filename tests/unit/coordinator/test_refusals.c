@@ -54,6 +54,14 @@ static void wait_left(struct fixture *f) {
   a_moment_passes(f);
 }
 
+/* A run whose trainer has refused group 0, which has left the step; another group is in it. */
+static void one_leaves(struct fixture *f, struct two *t, const char *run, enum worker_exactness exactness) {
+  begin(f, t, run, exactness);
+  answer_lease(f, &t->liar, &t->leases[0]);
+  answer_lease(f, &t->honest, &t->leases[2]);
+  wait_left(f);
+}
+
 /* Whatever happened, the first step has two groups, of which none is the refused one. */
 static void expect_a_whole_step(struct fixture *f) {
   assert_int_equal(read_int(f, "SELECT count(*) FROM groups WHERE trained_in = 0 AND state = 3"), GROUPS);
@@ -73,14 +81,18 @@ static void expect_a_whole_step(struct fixture *f) {
       1);
 }
 
+/* The next group of the same worker takes its place. */
+static void step_without_it(struct fixture *f, struct two *t) {
+  answer_lease(f, &t->liar, &t->leases[1]);
+  wait_version(f, 1);
+  expect_a_whole_step(f);
+}
+
 static void a_refused_group_leaves_its_step_and_its_worker_the_run(void **state) {
   struct fixture *f = *state;
   struct two t;
   struct lease_answer a;
-  begin(f, &t, VERIFIED(""), WORKER_INVARIANT);
-  answer_lease(f, &t.liar, &t.leases[0]);
-  answer_lease(f, &t.honest, &t.leases[2]);
-  wait_left(f);
+  one_leaves(f, &t, VERIFIED(""), WORKER_INVARIANT);
   assert_int_equal(read_int(f, "SELECT state FROM rounds WHERE round = 0"), ROUND_OPEN);
   assert_int_equal(read_int(f, "SELECT count(*) FROM quarantines WHERE name = 'liar' AND round = 0"), 1);
   assert_int_equal(
@@ -150,10 +162,7 @@ static void where_nobody_can_tell_the_run_is_paused(void **state) {
 static void a_coordinator_that_comes_back_takes_the_refusal_once(void **state) {
   struct fixture *f = *state;
   struct two t;
-  begin(f, &t, VERIFIED(""), WORKER_INVARIANT);
-  answer_lease(f, &t.liar, &t.leases[0]);
-  answer_lease(f, &t.honest, &t.leases[2]);
-  wait_left(f);
+  one_leaves(f, &t, VERIFIED(""), WORKER_INVARIANT);
   coordinator_restart(f);
   register_server(f, &t.honest, "honest");
   struct json *run = serve_run(f, &t.honest, "r1", "completed");
@@ -190,10 +199,7 @@ static void a_coordinator_that_comes_back_before_the_answer_takes_it_then(void *
 static void a_trainer_that_comes_back_is_sent_what_is_left(void **state) {
   struct fixture *f = *state;
   struct two t;
-  begin(f, &t, VERIFIED(""), WORKER_INVARIANT);
-  answer_lease(f, &t.liar, &t.leases[0]);
-  answer_lease(f, &t.honest, &t.leases[2]);
-  wait_left(f);
+  one_leaves(f, &t, VERIFIED(""), WORKER_INVARIANT);
   fake_trainer_forget(&f->trainer, false);
   register_trainer(f);
   answer_lease(f, &t.honest, &t.leases[3]);
@@ -223,15 +229,10 @@ static void nothing_is_judged_where_nothing_is_promised(void **state) {
 static void drop_leaves_out_what_is_inexact_and_accuses_nobody(void **state) {
   struct fixture *f = *state;
   struct two t;
-  begin(f, &t, VERIFIED(",\"on_inexact\":\"drop\""), WORKER_FASTEST);
-  answer_lease(f, &t.liar, &t.leases[0]);
-  answer_lease(f, &t.honest, &t.leases[2]);
-  wait_left(f);
+  one_leaves(f, &t, VERIFIED(",\"on_inexact\":\"drop\""), WORKER_FASTEST);
   assert_int_equal(read_int(f, "SELECT state = 4 AND reason = 'inexact' FROM groups WHERE ordinal = 0"), 1);
   assert_int_equal(read_int(f, "SELECT count(*) FROM quarantines"), 0);
-  answer_lease(f, &t.liar, &t.leases[1]);
-  wait_version(f, 1);
-  expect_a_whole_step(f);
+  step_without_it(f, &t);
 }
 
 /* Nothing tells whether it was the worker or the policy that moved. */
@@ -239,10 +240,7 @@ static void past_a_bound_nobody_is_accused_where_no_others_tell(void **state) {
   struct fixture *f = *state;
   struct two t;
   f->trainer.refuse_for = REFUSED_MISMATCH;
-  begin(f, &t, VERIFIED(""), WORKER_INVARIANT);
-  answer_lease(f, &t.liar, &t.leases[0]);
-  answer_lease(f, &t.honest, &t.leases[2]);
-  wait_left(f);
+  one_leaves(f, &t, VERIFIED(""), WORKER_INVARIANT);
   assert_int_equal(read_int(f, "SELECT state = 4 AND reason = 'inexact' FROM groups WHERE ordinal = 0"), 1);
   assert_int_equal(read_int(f, "SELECT count(*) FROM quarantines"), 0);
   assert_int_equal(
@@ -250,9 +248,7 @@ static void past_a_bound_nobody_is_accused_where_no_others_tell(void **state) {
                "SELECT count(*) FROM incidents WHERE kind = 'inexact' AND detail LIKE '%; nobody is accused: % at "
                "least 64 are needed, and the step has 0'"),
       1);
-  answer_lease(f, &t.liar, &t.leases[1]);
-  wait_version(f, 1);
-  expect_a_whole_step(f);
+  step_without_it(f, &t);
   assert_int_equal(read_int(f, "SELECT count(*) FROM incidents WHERE kind = 'sample_refused'"), 0);
 }
 
@@ -261,14 +257,9 @@ static void fail_does_not_pause_for_a_policy_that_moves_fast(void **state) {
   struct fixture *f = *state;
   struct two t;
   f->trainer.refuse_for = REFUSED_MISMATCH;
-  begin(f, &t, VERIFIED(",\"on_inexact\":\"fail\""), WORKER_INVARIANT);
-  answer_lease(f, &t.liar, &t.leases[0]);
-  answer_lease(f, &t.honest, &t.leases[2]);
-  wait_left(f);
+  one_leaves(f, &t, VERIFIED(",\"on_inexact\":\"fail\""), WORKER_INVARIANT);
   assert_int_equal(read_int(f, "SELECT state FROM runs"), RUN_RUNNING);
-  answer_lease(f, &t.liar, &t.leases[1]);
-  wait_version(f, 1);
-  expect_a_whole_step(f);
+  step_without_it(f, &t);
 }
 
 static void fail_pauses_the_run_and_goes_on_without_the_group(void **state) {

@@ -280,6 +280,18 @@ static void test_patterns_that_are_not_read_alike(void **state) {
   refused(BYTES_OF("a)"), "bracket ) too many");
 }
 
+/* The text's ids by the tokenizer.json in json; what is encoded differently is told with the json. */
+static void expect_ids(const char *json, const char *text, const int32_t *expected, size_t count) {
+  struct tokenizer *t;
+  struct token_ids ids = {0};
+  if (tokenizer_parse(&t, json, strlen(json), &err) != RC_OK) fail_msg("%s: %s", json, err.message);
+  if (tokenizer_encode(t, text, strlen(text), true, 10, &ids, &err) != RC_OK) fail_msg("%s: %s", json, err.message);
+  if (ids.count != count) fail_msg("%s: expected %zu ids, got %zu", json, count, ids.count);
+  for (size_t i = 0; i < count; i++) assert_int_equal(ids.items[i], expected[i]);
+  token_ids_free(&ids);
+  tokenizer_free(t);
+}
+
 /* What both read, each in its own way: the ids that are left of a text when a pattern's matches are taken out. */
 static void test_patterns_that_are_bridged(void **state) {
   (void)state;
@@ -301,21 +313,13 @@ static void test_patterns_that_are_bridged(void **state) {
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     struct buf json = BUF_INIT;
-    struct tokenizer *t;
-    struct token_ids ids = {0};
     buf_printf(&json,
                "{\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Removed\",\"pattern\":{\"Regex\":\"%s\"}},"
                "\"decoder\":{\"type\":\"Fuse\"},\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":"
                "{\"a\":0,\"\u4e2d\":1,\"\u3002\":2,\"b\":3,\"\u00bd\":4,\"\u0301\":5}}}",
                cases[i].pattern);
-    if (tokenizer_parse(&t, json.data, json.len, &err) != RC_OK) fail_msg("%s: %s", cases[i].pattern, err.message);
-    if (tokenizer_encode(t, cases[i].text, strlen(cases[i].text), true, 10, &ids, &err) != RC_OK)
-      fail_msg("%s: %s", cases[i].pattern, err.message);
-    if (ids.count != cases[i].count)
-      fail_msg("%s: expected %zu ids, got %zu", cases[i].pattern, cases[i].count, ids.count);
-    for (size_t k = 0; k < ids.count; k++) assert_int_equal(ids.items[k], cases[i].left[k]);
-    token_ids_free(&ids);
-    tokenizer_free(t);
+    assert_false(json.failed);
+    expect_ids(json.data, cases[i].text, cases[i].left, cases[i].count);
     buf_free(&json);
   }
 }
@@ -327,14 +331,7 @@ static void test_an_added_token_that_another_took(void **state) {
       "{\"decoder\":{\"type\":\"Fuse\"},\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{\"a\":0,\" \":1}},"
       "\"added_tokens\":[{\"id\":2,\"content\":\"\\n\",\"lstrip\":true,\"rstrip\":true}]}";
   static const int32_t expected[] = {0, 2, 0, 2};
-  struct tokenizer *t;
-  struct token_ids ids = {0};
-  if (tokenizer_parse(&t, json, sizeof json - 1, &err) != RC_OK) fail_msg("%s", err.message);
-  assert_int_equal(tokenizer_encode(t, "a\n a \n\n", 7, true, 10, &ids, &err), RC_OK);
-  assert_int_equal(ids.count, 4);
-  assert_memory_equal(ids.items, expected, sizeof expected);
-  token_ids_free(&ids);
-  tokenizer_free(t);
+  expect_ids(json, "a\n a \n\n", expected, 4);
 }
 
 /* U+180E is no white space, within brackets neither: it is a word of its own, whose last byte is not merged with the
@@ -347,14 +344,7 @@ static void test_no_white_space_within_brackets(void **state) {
       "false}]},\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"vocab\":{\"\u00e1\":0,\"\u0142\":1,"
       "\"\u0130\":2,\"\u0120\":3,\"\u0130\u0120\":4},\"merges\":[[\"\u0130\",\"\u0120\"]]}}";
   static const int32_t expected[] = {0, 1, 2, 3};
-  struct tokenizer *t;
-  struct token_ids ids = {0};
-  if (tokenizer_parse(&t, json, sizeof json - 1, &err) != RC_OK) fail_msg("%s", err.message);
-  assert_int_equal(tokenizer_encode(t, "\xE1\xA0\x8E ", 4, true, 10, &ids, &err), RC_OK);
-  assert_int_equal(ids.count, 4);
-  assert_memory_equal(ids.items, expected, sizeof expected);
-  token_ids_free(&ids);
-  tokenizer_free(t);
+  expect_ids(json, "\xE1\xA0\x8E ", expected, 4);
 }
 
 #define OUT_OF(decoder, post)                                                                                     \
