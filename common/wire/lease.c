@@ -30,6 +30,7 @@ void lease_request_encode(const struct lease_request *m, struct buf *out) {
     wire_kv_digest(&w, "loaded_digest", &m->loaded_digest);
   else
     json_kv_string(&w, "loaded_digest", NULL);
+  if (m->has_taken) json_kv_int(&w, "leases_taken", m->leases_taken);
   json_object_end(&w);
 }
 
@@ -40,6 +41,11 @@ enum rc lease_request_decode(struct lease_request *m, const struct json *body, s
       WIRE_I32("slots_free", m->slots_free, 1, WIRE_HELD_MAX),
       WIRE_I32("wait_ms", m->wait_ms, 0, LIMIT_WAIT_MS_MAX),
       {.name = "loaded_digest", .kind = FIELD_DIGEST, .target = &m->loaded_digest, .present = &m->has_loaded},
+      {.name = "leases_taken",
+       .kind = FIELD_I64,
+       .target = &m->leases_taken,
+       .present = &m->has_taken,
+       .max = WIRE_EXACT_MAX},
   };
   return wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
 }

@@ -19,6 +19,8 @@ struct lease_request {
   int32_t wait_ms;
   bool has_loaded;
   struct digest loaded_digest;
+  bool has_taken;
+  int64_t leases_taken; /* in answers since it registered, held or not: an answer that was lost shows by it */
 };
 
 struct partial_sample {

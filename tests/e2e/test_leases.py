@@ -1,5 +1,6 @@
 """The life of a lease between real processes: refused, taken up in mid-round, granted to a server that just stops (test_overlap.py has it continued by the next
 server).  What would break: a lease that comes back to a server that can never run it; a new server that waits for the next round; a lease that nobody knows of."""
+import itertools
 import json
 import threading
 
@@ -84,6 +85,51 @@ def test_leases_of_a_poll_that_a_stop_cuts_off_go_to_the_next_server(base_model,
             assert status["totals"]["leases_lost"] > 0
     finally:
         proxy.close()
+
+
+def test_leases_of_an_answer_that_was_lost_do_not_wait_for_their_end(base_model, reference, tmp_path):
+    """The coordinator has granted them, the connection breaks, and the server asks again."""
+    answers = itertools.count()
+
+    def lose_every_other(link):
+        status, answer, kind, more = link.honest_answer()
+        if not json.loads(answer).get("leases") or next(answers) % 2:
+            link.send(whole(answer, f"{status} x", kind, more))
+
+    proxy = Proxy([(r"POST /v1/workers/w\d+/leases", *[lose_every_other] * 1000)])
+    try:
+        with Cluster(tmp_path, model=base_model, coordinator=["--lease-ttl-ms", 3600000]) as cluster:
+            proxy.target = cluster.coordinator.url
+            cluster.start("unlucky", "generation-server", ["--coordinator", proxy.url, "--name", "unlucky", "--slots", 16])
+            status = cluster.run(config())
+    finally:
+        proxy.close()
+    assert digests(status) == reference
+    assert status["totals"]["leases_lost"] >= next(answers) // 2 > 0
+
+
+def test_a_coordinator_that_does_not_know_how_answers_are_counted_is_asked_without(base_model, reference, tmp_path):
+    """It is of an earlier version and refuses what it does not know."""
+    refused = []
+
+    def as_before(link):
+        if b"leases_taken" in link.request[2]:
+            refused.append(link.request)
+            link.send(whole({"error": {"code": "invalid", "message": "leases_taken: unknown key", "field": "leases_taken"}}, "422 x"))
+        else:
+            status, answer, kind, more = link.honest_answer()
+            link.send(whole(answer, f"{status} x", kind, more))
+
+    proxy = Proxy([(r"POST /v1/workers/w\d+/leases", *[as_before] * 1000)])
+    try:
+        with Cluster(tmp_path, model=base_model) as cluster:
+            proxy.target = cluster.coordinator.url
+            cluster.start("newer", "generation-server", ["--coordinator", proxy.url, "--name", "newer", "--slots", 16])
+            status = cluster.run(config())
+    finally:
+        proxy.close()
+    assert digests(status) == reference
+    assert len(refused) == 1, "once for each registration"
 
 
 def test_a_worker_that_only_beats_loses_its_leases(base_model, reference, tmp_path):

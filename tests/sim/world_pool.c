@@ -65,6 +65,7 @@ static struct poll_message *poll_made(const struct server *s, int server, int wa
                              .life = s->life,
                              .epoch = s->epoch,
                              .wanted = wanted,
+                             .taken = s->taken,
                              .has_loaded = s->has_loaded,
                              .loaded = s->loaded,
                              .parked_at = -1};
@@ -143,7 +144,9 @@ static void poll_arrives(struct world *w, struct poll_message *m) {
                                                                  .slots_free = m->wanted,
                                                                  .wait_ms = POLL_WAIT_MS,
                                                                  .has_loaded = m->has_loaded,
-                                                                 .loaded_digest = m->loaded};
+                                                                 .loaded_digest = m->loaded,
+                                                                 .has_taken = true,
+                                                                 .leases_taken = m->taken};
   cmd->id = arena_strdup(&cmd->arena, m->worker);
   if (world_lies(w)) {
     struct lease_request lie = *(struct lease_request *)cmd->message;
@@ -153,6 +156,7 @@ static void poll_arrives(struct world *w, struct poll_message *m) {
       world_fault(w, "I9: a poll is answered under another epoch");
   }
   m->command = cmd;
+  checks_polled(w, m);
   core_post(w->core, cmd, poll_answered, context);
   if (m->command) {
     w->parked = world_room(w->parked, &w->parked_room, w->parked_count + 1, sizeof(struct poll_message *));
@@ -478,6 +482,7 @@ static void registered(struct world *w, int server, struct register_message *m) 
     memcpy(s->worker, m->worker, sizeof s->worker);
     s->worker_id = m->worker_id;
     s->epoch = m->epoch;
+    s->taken = 0;
     s->busy_us = 0;
     for (int i = 0; i < WIRE_STEP_SLOTS; i++) s->step_count[i] = s->step_rows[i] = s->step_us[i] = 0;
     server_pass(w, server);
@@ -619,6 +624,7 @@ static void leases_arrive(struct world *w, int server, struct poll_message *m) {
     registers(w, server);
   } else if (mine && m->rc == RC_OK) {
     const struct current_version *v = &m->answer.current;
+    s->taken += (int64_t)m->answer.lease_count;
     for (size_t i = 0; i < m->answer.lease_count; i++) {
       take_lease(w, s, &m->answer.leases[i]);
       if (w->c.inflight && s->held->version_max < s->version) server_hands_back(w, server, s->held);

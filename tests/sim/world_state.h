@@ -160,6 +160,7 @@ struct poll_message {
   char worker[24];
   uint64_t epoch;
   int32_t wanted;
+  int64_t taken;
   bool has_loaded;
   struct digest loaded;
   bool dropped; /* nobody waits for the answer: it was lost, or the message came twice */
@@ -186,6 +187,16 @@ struct item {
   double ends; /* on the server's clock of tokens */
 };
 
+/* What the coordinator has answered a server's polls, by the world's own count: which of the answers it was told to be
+ * lost. */
+enum { LOST_ANSWERS = 8 };
+struct answer_books {
+  char worker[24];
+  int64_t given, last, answered_ms; /* leases in all answers, and in the last one with leases */
+  int64_t lost_ms[LOST_ANSWERS];    /* when these were made; 0: none */
+  int lost_next;
+};
+
 enum poll_state { POLL_NONE, POLL_SENT };
 struct server {
   bool alive, frozen, registering;
@@ -194,6 +205,7 @@ struct server {
   char worker[24]; /* "": not registered */
   int64_t worker_id;
   uint64_t epoch;
+  int64_t taken; /* leases found in answers since it registered */
   bool has_loaded, loading;
   struct digest loaded, staged; /* staged: pushed by the trainer */
   bool has_staged;
@@ -210,6 +222,7 @@ struct server {
   double step_count[WIRE_STEP_SLOTS], step_rows[WIRE_STEP_SLOTS], step_us[WIRE_STEP_SLOTS];
   enum poll_state poll;
   struct poll_message *asking; /* that the coordinator has, or NULL */
+  struct answer_books answers;
 };
 
 /* ---- the trainer, and the driver ---- */
@@ -263,7 +276,7 @@ struct driver_books {
 /* ---- the ledger's mirror: what was told to the pool ---- */
 
 struct mirror {
-  int64_t fence, worker, renewed_ms;
+  int64_t fence, worker, renewed_ms, granted_ms;
   int64_t kept; /* tokens that were handed back */
   bool granted; /* neither answered nor handed back */
   bool done;
@@ -419,6 +432,7 @@ void checks_forget(struct world *w);
 /* NULL: it is not known to the world, or of a round that is over. */
 struct group_books *books_of(struct world *w, int64_t round, int64_t ordinal);
 struct mirror *mirror_of(struct world *w, int64_t round, int64_t ordinal, int sample);
+void checks_polled(struct world *w, const struct poll_message *m);
 void checks_granted(struct world *w, const struct poll_message *first); /* of one commit */
 void checks_renewed(struct world *w, const struct beat_message *m);
 /* Before and after the coordinator has judged a result. */

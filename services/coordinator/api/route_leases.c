@@ -28,7 +28,8 @@ enum rc poll_execute(struct core *c, struct command *cmd, struct err *err) {
     return err_set(err, RC_FORBIDDEN, "id", "worker %s is a trainer; leases are for generation-servers", cmd->id);
   if (m->has_loaded) worker_ready(c, w, true);
   if (m->slots_free >= w->slots) cmd->patient = false; /* its slots are idle */
-  rc = current_version_now(c, &answer.current, &arena, err);
+  if (first && m->has_taken && !core_orphaned(c, cmd)) rc = leases_note_taken(c, w, m->leases_taken, err);
+  if (rc == RC_OK) rc = current_version_now(c, &answer.current, &arena, err);
   struct current_version held = {0};
   if (rc == RC_OK && m->has_loaded) rc = held_version(c, &m->loaded_digest, &answer.current, &held, err);
   if (rc == RC_OK && held.has && c->context) rc = version_activated(c, c->context->run, held.version, err);

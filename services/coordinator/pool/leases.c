@@ -499,6 +499,13 @@ static bool rests(const struct core *c, struct live_worker *w) {
   return w->untaken != 0;
 }
 
+static void note_given(struct live_worker *w, int leases, int64_t wall_ms) {
+  w->leases_given += leases;
+  w->last_given = leases;
+  w->last_given_ms[1] = w->last_given_ms[0];
+  w->last_given_ms[0] = wall_ms;
+}
+
 enum rc leases_grant(struct core *c, struct live_worker *w, int slots_free, int servers,
                      const struct current_version *held, struct lease *leases, size_t *count, struct arena *arena,
                      struct err *err) {
@@ -534,6 +541,7 @@ enum rc leases_grant(struct core *c, struct live_worker *w, int slots_free, int 
   if (rc != RC_OK) return rc;
   for (int i = 0; i < planned; i++) pool_note_held(c->pool, w, w->held + plan[i].count);
   if (planned && w->untaken++ == 0) w->untaken_ms = c->now_ms;
+  if (planned) note_given(w, planned, c->wall_ms);
   const bool newer = c->context->config.mode == MODE_INFLIGHT; /* what waits may be for servers with a newer version */
   if (!planned && !w->positions_refused && !newer) c->nothing_waits = true;
   metric_add(c->pool->m_granted, planned);
@@ -611,8 +619,9 @@ enum rc lease_stands(const struct lease_row *l, struct err *err) {
                      l->id);
     case LEASE_LOST:
       return err_set(err, RC_CONFLICT, "fence",
-                     "lease %s with fence %" PRId64 " was lost when its worker went silent or registered again", l->id,
-                     l->fence);
+                     "lease %s with fence %" PRId64
+                     " was lost when its worker went silent, registered again or did not get it",
+                     l->id, l->fence);
     case LEASE_DONE: break;
   }
   return err_set(err, RC_CONFLICT, "id", "lease %s has its result already", l->id);
@@ -749,6 +758,19 @@ enum rc leases_note_progress(struct core *c, struct live_worker *w, int64_t toke
   rc = journal_incident(c, c->context ? c->context->run : 0, "worker_stands_still", id_worker(w->id).text, detail, err);
   if (rc != RC_OK) return rc;
   return end_found(c, GRANTED_LEASES "worker = ?1", BINDS(b_int(w->id)), LEASE_EXPIRED, SAMPLES_BY_STATE, err);
+}
+
+/* Leases are known by the time of their answer, so where two answers share a millisecond these lapse by themselves. */
+enum rc leases_note_taken(struct core *c, struct live_worker *w, int64_t taken, struct err *err) {
+  const bool lost = w->last_given > 0 && taken == w->leases_given - w->last_given;
+  const bool known = w->last_given_ms[0] != w->last_given_ms[1];
+  w->leases_given = taken;
+  if (!lost) return RC_OK;
+  w->last_given = 0;
+  if (!known) return RC_OK;
+  log_info("worker %s (%s) did not get its last leases: their samples wait again", id_worker(w->id).text, w->name);
+  return end_found(c, GRANTED_LEASES "worker = ?1 AND granted_ms = ?2", BINDS(b_int(w->id), b_int(w->last_given_ms[0])),
+                   LEASE_LOST, SAMPLES_BY_STATE, err);
 }
 
 enum rc leases_put_off(struct core *c, int64_t ms, struct err *err) {

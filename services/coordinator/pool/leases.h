@@ -55,6 +55,9 @@ enum rc leases_expire(struct core *c, struct err *err);
  * others.  And one that holds none of those that it is granted gets no more for a while, which an incident says too. */
 enum rc leases_note_progress(struct core *c, struct live_worker *w, int64_t tokens_sampled, bool holds,
                              struct err *err);
+/* A worker tells how many leases it has found in answers.  Those of the last answer, if that was lost, are ended, and
+ * their samples wait again. */
+enum rc leases_note_taken(struct core *c, struct live_worker *w, int64_t taken, struct err *err);
 /* Puts the deadline of every granted lease off by so much. */
 enum rc leases_put_off(struct core *c, int64_t ms, struct err *err);
 /* Every granted lease of a run becomes superseded (its version is not current any more, or the run ended). */

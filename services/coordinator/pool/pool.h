@@ -52,6 +52,9 @@ struct live_worker {
   struct steps_seen steps;       /* as last reported */
   struct digest reference;       /* a preprocessor's: of the weights that it last said to hold; zero: none */
   int64_t positions_refused;     /* it cannot run leases of so many positions or more; 0: none were refused */
+  int64_t leases_given;          /* in answers since it registered */
+  int32_t last_given;            /* of these, in the last answer with leases */
+  int64_t last_given_ms[2];      /* by the wall clock: when it was made, and the one before it */
   int32_t untaken;               /* answers with leases since it last named one, in a heartbeat or a result */
   int64_t untaken_ms;            /* when the first was given, or until when it gets none: monotonic */
 };

@@ -73,6 +73,8 @@ struct leases {
   const struct tokenizer *tokenizer; /* NULL: there is none */
   char worker_id[LIMIT_NAME_MAX]; /* "": not registered */
   uint64_t epoch;
+  int64_t taken; /* leases found in answers since the registration: the coordinator sees by it which answer was lost */
+  bool counts;   /* tells the coordinator so: one of an earlier version refuses what it does not know */
   uint64_t activity; /* counts wake-ups, so that none is missed */
   bool draining, stopping;
   int64_t posted, tokens_resumed;
@@ -224,6 +226,21 @@ static bool still_registered(struct leases *l, const char *worker_id, uint64_t e
   return same;
 }
 
+/* False: the answer is another registration's. */
+static bool note_taken(struct leases *l, const char *worker_id, uint64_t epoch, int64_t leases) {
+  pthread_mutex_lock(&l->mutex);
+  const bool mine = epoch == l->epoch && strcmp(worker_id, l->worker_id) == 0;
+  if (mine) l->taken += leases;
+  pthread_mutex_unlock(&l->mutex);
+  return mine;
+}
+
+static void count_no_more(struct leases *l) {
+  pthread_mutex_lock(&l->mutex);
+  l->counts = false;
+  pthread_mutex_unlock(&l->mutex);
+}
+
 /* One poll, without the mutex. Returns how long to pause before the next, 0: not at all.  engine: NULL before there is
  * one. */
 static int64_t poll_once(struct leases *l, struct lease_request *request, struct engine *engine,
@@ -240,7 +257,7 @@ static int64_t poll_once(struct leases *l, struct lease_request *request, struct
   const int64_t begin_ms = clock_monotonic_ms();
   const enum rc rc =
       coordinator_leases(&client, worker_id, request, &answer, &arena, POLL_WAIT_MS + POLL_SLACK_MS, &err);
-  if (rc == RC_OK && still_registered(l, worker_id, request->epoch)) {
+  if (rc == RC_OK && note_taken(l, worker_id, request->epoch, (int64_t)answer.lease_count)) {
     tell_ahead(l, &answer);
     l->options.told_current(l->options.context, &answer.current);
     bool all = answer.lease_count > 0 || clock_monotonic_ms() - begin_ms >= PAUSE_MS;
@@ -251,6 +268,7 @@ static int64_t poll_once(struct leases *l, struct lease_request *request, struct
     pause_ms = PAUSE_MS;
   } else if (rc != RC_OK) {
     if (!atomic_load(&l->cancel_pull)) log_warn("asking for leases: %s", err.message);
+    if (rc == RC_INVALID) count_no_more(l);
     pause_ms = rc == RC_TIMEOUT ? PAUSE_MS : 5 * PAUSE_MS;
   }
   arena_free(&arena);
@@ -270,7 +288,8 @@ static void *puller_main(void *argument) {
       wait_change(l, seen, 1000);
       continue;
     }
-    struct lease_request request = {.epoch = l->epoch, .slots_free = wanted};
+    struct lease_request request = {
+        .epoch = l->epoch, .slots_free = wanted, .has_taken = l->counts, .leases_taken = l->taken};
     char worker_id[LIMIT_NAME_MAX];
     memcpy(worker_id, l->worker_id, sizeof worker_id);
     pthread_mutex_unlock(&l->mutex);
@@ -429,6 +448,8 @@ void leases_registered(struct leases *l, const char *worker_id, uint64_t epoch) 
   pthread_mutex_lock(&l->mutex);
   snprintf(l->worker_id, sizeof l->worker_id, "%s", worker_id);
   l->epoch = epoch;
+  l->taken = 0;
+  l->counts = true;
   for (struct held *h = l->held; h; h = h->next) lose(l, h);
   notify(l);
   pthread_mutex_unlock(&l->mutex);

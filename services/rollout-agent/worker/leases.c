@@ -86,6 +86,8 @@ struct leases {
   int samples_live;               /* of held leases, not finished */
   char worker_id[LIMIT_NAME_MAX]; /* "": not registered */
   uint64_t epoch;
+  int64_t taken; /* leases found in answers since the registration: the coordinator sees by it which answer was lost */
+  bool counts;   /* tells the coordinator so: one of an earlier version refuses what it does not know */
   uint64_t activity; /* counts wake-ups, so that none is missed */
   bool draining, stopping;
   struct leases_counters count;
@@ -203,6 +205,15 @@ static bool still_registered(struct leases *l, const char *worker_id, uint64_t e
   return same;
 }
 
+/* False: the answer is another registration's. */
+static bool note_taken(struct leases *l, const char *worker_id, uint64_t epoch, int64_t leases) {
+  pthread_mutex_lock(&l->mutex);
+  const bool mine = epoch == l->epoch && strcmp(worker_id, l->worker_id) == 0;
+  if (mine) l->taken += leases;
+  pthread_mutex_unlock(&l->mutex);
+  return mine;
+}
+
 /* One poll, without the mutex.  Returns how long to pause before the next, 0: not at all. */
 static int64_t poll_once(struct leases *l, const struct lease_request *request, const char *worker_id) {
   struct err err = {0};
@@ -214,7 +225,7 @@ static int64_t poll_once(struct leases *l, const struct lease_request *request, 
   int64_t pause_ms = 0;
   const enum rc rc =
       coordinator_leases(&client, worker_id, request, &g->answer, &g->arena, POLL_WAIT_MS + POLL_SLACK_MS, &err);
-  if (rc == RC_OK && still_registered(l, worker_id, request->epoch)) {
+  if (rc == RC_OK && note_taken(l, worker_id, request->epoch, (int64_t)g->answer.lease_count)) {
     loader_told_current(l->options.loader, &g->answer.current);
     for (size_t i = 0; i < g->answer.lease_count; i++)
       take_lease(l, g, &g->answer.leases[i], worker_id, request->epoch);
@@ -227,6 +238,7 @@ static int64_t poll_once(struct leases *l, const struct lease_request *request, 
     pause_ms = rc == RC_TIMEOUT ? PAUSE_MS : 5 * PAUSE_MS;
   }
   pthread_mutex_lock(&l->mutex);
+  if (rc == RC_INVALID) l->counts = false;
   grant_release(g);
   pthread_mutex_unlock(&l->mutex);
   return pause_ms;
@@ -247,7 +259,9 @@ static void *puller_main(void *argument) {
                                           .slots_free = wanted,
                                           .wait_ms = POLL_WAIT_MS,
                                           .has_loaded = true,
-                                          .loaded_digest = version.digest};
+                                          .loaded_digest = version.digest,
+                                          .has_taken = l->counts,
+                                          .leases_taken = l->taken};
     char worker_id[LIMIT_NAME_MAX];
     memcpy(worker_id, l->worker_id, sizeof worker_id);
     pthread_mutex_unlock(&l->mutex);
@@ -463,6 +477,8 @@ void leases_registered(struct leases *l, const char *worker_id, uint64_t epoch) 
   pthread_mutex_lock(&l->mutex);
   snprintf(l->worker_id, sizeof l->worker_id, "%s", worker_id);
   l->epoch = epoch;
+  l->taken = 0;
+  l->counts = true;
   for (struct held *h = l->held; h; h = h->next) lose(l, h);
   notify(l);
   pthread_mutex_unlock(&l->mutex);

@@ -212,6 +212,48 @@ static void samples_of_a_lost_worker_are_issued_again_with_a_higher_fence(void *
   assert_int_equal(poll_once(f, &s, 4, &gone, &err), RC_NOT_FOUND); /* the old incarnation must register */
 }
 
+/* A poll of one who has found so many leases in answers; -1: who does not say. */
+static size_t polled(struct fixture *f, const struct fake_server *s, int slots, int64_t taken,
+                     struct lease_answer *out) {
+  struct err err = {0};
+  const struct lease_request m = {.epoch = s->is.epoch,
+                                  .slots_free = slots,
+                                  .has_loaded = true,
+                                  .loaded_digest = s->loaded,
+                                  .has_taken = taken >= 0,
+                                  .leases_taken = taken};
+  if (coordinator_leases(&f->client, s->is.worker_id, &m, out, &f->arena, DEADLINE_MS, &err) != RC_OK)
+    fail_msg("%s", err.message);
+  return out->lease_count;
+}
+
+static void leases_of_a_lost_answer_are_granted_at_once_and_no_others(void **state) {
+  struct fixture *f = *state;
+  struct fake_server s;
+  struct lease_answer a;
+  struct lease first = begin(f, &s, 3), second;
+  char lost[LIMIT_NAME_MAX];
+  struct err err;
+  time_passes(f, 5);
+  assert_int_equal(polled(f, &s, 1, 1, &a), 1);
+  second = a.leases[0];
+  assert_int_equal(second.fence, 1);
+  snprintf(lost, sizeof lost, "%s", second.id);
+  time_passes(f, 5);
+  assert_int_equal(polled(f, &s, 1, 1, &a), 1);
+  assert_string_equal(a.leases[0].id, lost);
+  assert_int_equal(a.leases[0].fence, 2);
+  struct lease_result r = make_result(f, &s, &second);
+  assert_int_equal(put_result(f, &second, &r, NULL, &err), RC_CONFLICT);
+  /* It has them now, and another says nothing: all are held. */
+  time_passes(f, 5);
+  polled(f, &s, 1, 2, &a);
+  polled(f, &s, 1, -1, &a);
+  r = make_result(f, &s, &first);
+  assert_int_equal(put_result(f, &first, &r, NULL, &err), RC_OK);
+  assert_int_equal(read_int(f, "SELECT count(*) FROM leases WHERE state = 3"), 1);
+}
+
 static void an_expired_lease_is_gone(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
@@ -539,6 +581,7 @@ int main(void) {
       CASE(a_result_that_does_not_fit_its_lease_is_refused),
       CASE(a_sample_ends_with_the_token_that_completes_a_stop_text),
       CASE(samples_of_a_lost_worker_are_issued_again_with_a_higher_fence),
+      CASE(leases_of_a_lost_answer_are_granted_at_once_and_no_others),
       CASE(an_expired_lease_is_gone),
       CASE(heartbeats_renew_leases_and_name_the_lost),
       CASE(a_silent_worker_is_gone),

@@ -21,9 +21,9 @@ MESSAGE_AGAIN(lease_result_answer)
 
 static const struct message request_message = {
     .name = "lease_request",
-    .json = "{\"epoch\":3,\"slots_free\":12,\"wait_ms\":20000,\"loaded_digest\":\"" DIGEST_A "\"}",
+    .json = "{\"epoch\":3,\"slots_free\":12,\"wait_ms\":20000,\"loaded_digest\":\"" DIGEST_A "\",\"leases_taken\":7}",
     .again = again_lease_request,
-    .optional = {"loaded_digest"}};
+    .optional = {"loaded_digest", "leases_taken"}};
 static const struct message answer_message = {
     .name = "lease_answer",
     .json =
@@ -144,6 +144,7 @@ static void a_lease_says_what_can_be_sampled(void **state) {
   message_check_refused(m, "\"ttl_ms\":30000", "\"ttl_ms\":0", "leases[0].ttl_ms");
   message_check_refused(&request_message, "\"slots_free\":12", "\"slots_free\":0", "slots_free");
   message_check_refused(&request_message, "20000", "60001", "wait_ms");
+  message_check_refused(&request_message, "\"leases_taken\":7", "\"leases_taken\":-1", "leases_taken");
 }
 
 static void a_lease_says_which_versions_drew_the_tokens_that_it_continues(void **state) {
