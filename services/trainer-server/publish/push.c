@@ -22,7 +22,7 @@ struct push {
   size_t link_count;
   enum rc broadcast; /* its outcome */
   struct err err;
-  bool started;
+  bool started, paused;   /* paused: it was not pushed to by HTTP */
   struct log_context log; /* of the thread that has it made */
 };
 
@@ -50,12 +50,14 @@ enum rc pusher_init(struct pusher *p, const struct http_access *access, const at
   p->changes_refused = metrics_register(METRIC_COUNTER, "leasehold_trainer_changes_refused_total", "",
                                         "Changes that a server refused, so that it was sent the whole version.");
   server_bases_init(&p->bases);
+  pthread_mutex_init(&p->pauses_lock, NULL);
   return pool_fabric_create(&p->pool, fabric, err);
 }
 
 void pusher_free(struct pusher *p) {
   pool_fabric_destroy(p->pool);
   server_bases_free(&p->bases);
+  pthread_mutex_destroy(&p->pauses_lock);
 }
 
 /* How the bytes go. */
@@ -147,6 +149,26 @@ static void push_by_http(struct push *p) {
   if (p->link_count == 0) push_as(p, FORM_WHOLE, &p->err);
 }
 
+/* RC_UNAVAILABLE: it is not pushed to now. */
+static enum rc check_pause(struct push *p, struct err *err) {
+  struct pusher *pusher = p->pusher;
+  pthread_mutex_lock(&pusher->pauses_lock);
+  const int64_t left_ms = push_pause_left(&pusher->pauses, p->report->worker_id, clock_monotonic_ms());
+  pthread_mutex_unlock(&pusher->pauses_lock);
+  if (left_ms == 0) return RC_OK;
+  return err_set(err, RC_UNAVAILABLE, NULL,
+                 "it pulls this version: the last push to %s took long and failed, and the next is tried in %" PRId64 " ms",
+                 p->round->targets[p->index].url, left_ms);
+}
+
+static void note_pause(struct push *p, int64_t begun_ms) {
+  struct pusher *pusher = p->pusher;
+  const int64_t now_ms = clock_monotonic_ms();
+  pthread_mutex_lock(&pusher->pauses_lock);
+  push_pause_note(&pusher->pauses, p->report->worker_id, p->report->staged, now_ms - begun_ms, now_ms);
+  pthread_mutex_unlock(&pusher->pauses_lock);
+}
+
 static void push_by_any(struct push *p) {
   if (p->seat.token) {
     p->broadcast = push_as(p, FORM_BROADCAST, &p->err);
@@ -155,7 +177,11 @@ static void push_by_any(struct push *p) {
     log_info("version %" PRId64 " did not reach %s by the fabric: %s", p->round->blob->version,
              p->round->targets[p->index].worker_id, p->err.message);
   }
+  const int64_t begun_ms = clock_monotonic_ms();
+  p->paused = check_pause(p, &p->err) != RC_OK;
+  if (p->paused) return;
   push_by_http(p);
+  note_pause(p, begun_ms);
 }
 
 static void *push_main(void *context) {
@@ -182,7 +208,10 @@ static void pushes_judge(struct pusher *p, const struct push_round *round, const
                                           .staged = r->staged};
     if (r->staged) continue;
     r->error = arena_strdup(arena, pushes[i].err.message);
-    log_warn("push of version %" PRId64 " to %s failed: %s", version, r->worker_id, pushes[i].err.message);
+    if (pushes[i].paused)
+      log_debug("version %" PRId64 " is not pushed to %s: %s", version, r->worker_id, pushes[i].err.message);
+    else
+      log_warn("push of version %" PRId64 " to %s failed: %s", version, r->worker_id, pushes[i].err.message);
   }
   if (broadcast) pool_fabric_end(p->pool, outcomes, outcomes ? round->count : 0);
   metric_add(p->by_fabric, (double)ways[PUSH_FABRIC]);

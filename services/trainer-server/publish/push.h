@@ -5,7 +5,7 @@
  * (change_history.h), and the whole version when it refuses it.
  *
  * Every push has the round's stage_timeout_ms, by both ways together.  A server that fails is reported, never waited
- * for: it must pull.  Called by the publisher's thread and by those of background.c, each with a round of its own; one
+ * for: it must pull.  One that fails slowly is not pushed to by HTTP for a while (push_pauses.h).  Called by the publisher's thread and by those of background.c, each with a round of its own; one
  * round at a time uses the fabric, and one that finds it taken goes by HTTP alone.
  *
  * Previous hop of a version: publisher.c.  Next: generation-server/api/route_push_weights.c. */
@@ -16,6 +16,7 @@
 #include "services/trainer-server/board/change_history.h"
 #include "services/trainer-server/board/weights_blob.h"
 #include "services/trainer-server/publish/pool_fabric.h"
+#include "services/trainer-server/publish/push_pauses.h"
 #include "services/trainer-server/publish/server_bases.h"
 
 /* How pushes are made; the publisher's, and constant but for what is atomic. */
@@ -26,6 +27,8 @@ struct pusher {
   atomic_bool fabric_taken;
   struct change_history *changes; /* the board's */
   struct server_bases bases;
+  pthread_mutex_t pauses_lock; /* guards pauses */
+  struct push_pauses pauses;
   struct metric *by_fabric, *by_http;
   /* By HTTP: bytes of whole versions, of changes, and of the whole versions that those stood for; changes refused. */
   struct metric *whole_bytes, *change_bytes, *changed_bytes, *changes_refused;
