@@ -11,6 +11,8 @@
 
 /* The trainer has these bytes in memory or in a file, so a trainer that sends nothing for so long is gone. */
 enum { TRANSFER_STALL_MS = 5000 };
+/* It takes a batch or a step in at once and answers: a transfer that stands still for so long goes nowhere. */
+enum { SUBMIT_STALL_MS = 10000 };
 
 static struct client_call call_to(const struct trainer_client *c, const char *what, const char *method,
                                   int64_t deadline_ms) {
@@ -55,6 +57,7 @@ enum rc trainer_submit_batch(const struct trainer_client *c, const struct submit
     call.headers = claim.lines;
     call.raw = body.data;
     call.raw_len = body.len;
+    call.stall_ms = SUBMIT_STALL_MS;
     client_url(&call.url, c->base_url, "/v1/submit-batch", NULL, "");
     rc = client_call_json(&call, NULL, NULL, NULL, err);
   }
@@ -97,6 +100,7 @@ enum rc trainer_submit_step(const struct trainer_client *c, const struct submit_
   struct claim_lines claim;
   claim_write(&claim, m->epoch, m->fence, NULL);
   call.headers = claim.lines;
+  call.stall_ms = SUBMIT_STALL_MS;
   client_url(&call.url, c->base_url, "/v1/submit-step", NULL, "");
   submit_step_encode(m, &call.body);
   return client_call_json(&call, NULL, NULL, NULL, err);

@@ -69,6 +69,7 @@ static bool driver_turn(struct driver *d) {
   struct active_run a;
   struct err err = {0};
   bool progress = false;
+  const int64_t begun_ms = core_monotonic_ms(d->core);
   d->groups_wanted = 1;
   d->retry_ms = 0;
   enum rc rc = look_read(driver_readers(d), &d->trainer, &a, &err);
@@ -78,7 +79,7 @@ static bool driver_turn(struct driver *d) {
     if (rc == RC_OK)
       trouble_over(d, &a);
     else if (!atomic_load(&d->stopping) && (!d->trainer.found || !look_run_over(driver_readers(d), a.run)))
-      d->retry_ms = trouble_meet(d, &a, rc, &err);
+      d->retry_ms = trouble_meet(d, &a, begun_ms, rc, &err);
     if (rc != RC_OK) driver_drop_ahead(d); /* the trainer may have failed it with the step */
   }
   look_free(&a);

@@ -98,11 +98,12 @@ static void hold(struct driver *d, const struct active_run *a, const char *why) 
   driver_forget_run(d); /* until it is resumed, the trainer, its model or the data may be changed */
 }
 
-int64_t trouble_meet(struct driver *d, const struct active_run *a, enum rc rc, const struct err *err) {
+int64_t trouble_meet(struct driver *d, const struct active_run *a, int64_t begun_ms, enum rc rc,
+                     const struct err *err) {
   const int64_t now_ms = core_monotonic_ms(d->core);
   const bool waits = passes(rc, err) || trainer_changed(d) || doubt(d, a);
   if (d->trouble_since_ms == 0) {
-    d->trouble_since_ms = now_ms;
+    d->trouble_since_ms = begun_ms;
     log_warn("run %s: %s%s", id_run(a->run).text, err->message, waits ? " (trying again)" : "");
   }
   const int64_t lasts_ms = now_ms - d->trouble_since_ms;

@@ -15,9 +15,9 @@
 
 #include "services/coordinator/driver/driver_state.h"
 
-/* A step on the run failed with rc, not RC_OK.  Returns after how many milliseconds to try it again, or 0: the run
- * is paused, or has stopped. */
-int64_t trouble_meet(struct driver *d, const struct active_run *a, enum rc rc, const struct err *err);
+/* A step on the run failed with rc, not RC_OK; it was begun at begun_ms (monotonic), and the trouble is as old as that.
+ * Returns after how many milliseconds to try it again, or 0: the run is paused, or has stopped. */
+int64_t trouble_meet(struct driver *d, const struct active_run *a, int64_t begun_ms, enum rc rc, const struct err *err);
 /* A step succeeded, or there was nothing to do: then somebody else may be missing, and the run waits for them. */
 void trouble_over(struct driver *d, const struct active_run *a);
 

@@ -157,7 +157,8 @@ static enum rc check_pause(struct push *p, struct err *err) {
   pthread_mutex_unlock(&pusher->pauses_lock);
   if (left_ms == 0) return RC_OK;
   return err_set(err, RC_UNAVAILABLE, NULL,
-                 "it pulls this version: the last push to %s took long and failed, and the next is tried in %" PRId64 " ms",
+                 "it pulls this version: the last push to %s took long and failed, and the next is tried in %" PRId64
+                 " ms",
                  p->round->targets[p->index].url, left_ms);
 }
 
