@@ -99,6 +99,10 @@ struct lease_result {
   /* With handed_back: this server can never run the lease, and why (up to WIRE_REFUSED_BYTES characters); NULL: it
    * could. */
   const char *refused;
+  /* With handed_back: under this version's weights the server draws log-probabilities that are not finite; its samples
+   * are left as they were. */
+  bool nonfinite;
+  int64_t nonfinite_version;
   struct sample_result *samples;
   size_t sample_count;
 };

@@ -78,6 +78,7 @@ void lease_result_head_write(const struct lease_result *m, struct json_writer *w
   wire_kv_digest(w, "loaded_digest", &m->loaded_digest);
   json_kv_bool(w, "handed_back", m->handed_back);
   if (m->refused) json_kv_string(w, "refused", m->refused);
+  if (m->nonfinite) json_kv_int(w, "nonfinite_version", m->nonfinite_version);
 }
 
 void lease_result_encode(const struct lease_result *m, struct buf *out) {
@@ -93,7 +94,7 @@ void lease_result_encode(const struct lease_result *m, struct buf *out) {
 }
 
 enum rc lease_result_decode(struct lease_result *m, const struct json *body, struct arena *arena, struct err *err) {
-  *m = (struct lease_result){0};
+  *m = (struct lease_result){.nonfinite_version = LEASE_RESULT_FINITE};
   const struct json *samples = NULL;
   const struct json_field fields[] = {
       LEASE_RESULT_HEAD(m),
@@ -108,12 +109,15 @@ enum rc lease_result_decode(struct lease_result *m, const struct json *body, str
   enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
   if (rc == RC_OK) rc = wire_items(&list, &items, &m->sample_count, samples, arena, err);
   m->samples = items;
+  m->nonfinite = m->nonfinite_version != LEASE_RESULT_FINITE;
   return rc == RC_OK ? lease_result_check(m, err) : rc;
 }
 
 enum rc lease_result_check(const struct lease_result *m, struct err *err) {
   if (m->refused && !m->handed_back)
     return err_set(err, RC_INVALID, "refused", "expected it only of a lease that is handed back");
+  if (m->nonfinite && !m->handed_back)
+    return err_set(err, RC_INVALID, "nonfinite_version", "expected it only of a lease that is handed back");
   bool seen[LIMIT_SAMPLES_PER_GROUP] = {0};
   for (size_t i = 0; i < m->sample_count; i++) {
     const int32_t sample = m->samples[i].sample;

@@ -83,6 +83,8 @@ void weights_to_masters(const struct weights *w, float *masters);
 enum rc masters_random(const struct model *m, float *masters, uint64_t seed, struct err *err);
 /* The values [count] of one parameter of these, in the host's memory. */
 void master_random(const struct model *m, int param, float *values, uint64_t seed);
+/* Of weights for training: RC_CORRUPT with the first tensor that has an infinity or a NaN. */
+enum rc weights_check_finite(const struct weights *w, struct err *err);
 /* SHA-256 over the per-tensor digests in table order, computed from the kernels' memory.  Also fails where the device
  * has (ops->status), so that no set of weights is taken for good that was not filled. */
 enum rc weights_digest(struct digest *out, const struct weights *w, struct err *err);

@@ -4,6 +4,7 @@
  * Every tensor passes through `staging`, a row-major operand array as large as the largest tensor, so that filling
  * never allocates and cannot fail (a device's failure waits in ops->status).  Each set of weights has its own staging,
  * so that a set that is being staged does not disturb the set that decodes. */
+#include <float.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -116,6 +117,14 @@ void weights_fill(struct weights *w, int index, const void *operands) {
   ops->matrix_pack(ops, &w->matrices[index], operands);
   if (w->transposed && w->transposed[index].data)
     ops->matrix_pack_transposed(ops, &w->transposed[index], operands, p->rows, p->cols);
+}
+
+enum rc weights_check_finite(const struct weights *w, struct err *err) {
+  for (int i = 0; i < w->model->params.count; i++)
+    if (!(w->largest[i] <= FLT_MAX))
+      return err_set(err, RC_CORRUPT, w->model->params.items[i].name, "tensor %s has an infinity or a NaN",
+                     w->model->params.items[i].name);
+  return RC_OK;
 }
 
 /* Into staging from its element `at` on, where the tensor has room; a vector is where it is. */

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "services/coordinator/api/result_head.h"
+#include "services/coordinator/checks/nonfinite.h"
 #include "services/coordinator/decide/stored.h"
 #include "services/coordinator/fault.h"
 #include "services/coordinator/rounds/group_seal.h"
@@ -199,6 +200,11 @@ static enum rc check_result(struct core *c, const struct lease_row *l, const str
   rc = check_loaded(c, l, m, &newest, err);
   if (rc == RC_OK && c->context->config.mode == MODE_INFLIGHT) rc = version_activated(c, l->run, newest, err);
   if (rc != RC_OK) return rc;
+  if (m->nonfinite && (m->nonfinite_version < l->version_min || m->nonfinite_version > newest))
+    return err_set(err, RC_INVALID, "nonfinite_version",
+                   "lease %s is valid from version %" PRId64
+                   " on, and the weights that are loaded are of version %" PRId64 ", got %" PRId64,
+                   l->id, l->version_min, newest, m->nonfinite_version);
   if (!m->handed_back && m->sample_count != (size_t)l->count) {
     return err_set(err, RC_INVALID, "samples", "lease %s has %" PRId64 " samples, the result has %zu", l->id, l->count,
                    m->sample_count);
@@ -503,6 +509,7 @@ enum rc result_execute(struct core *c, struct command *cmd, struct err *err) {
     rc = accept_result(c, &l, m, cmd->prepared, &g, &content, &cmd->arena, err);
     cmd->fault_round = l.round;
     if (rc == RC_OK && m->refused) rc = note_refused(c, &l, m->refused, err);
+    if (rc == RC_OK && m->nonfinite) rc = nonfinite_settle(c, &l, m->nonfinite_version, err);
   }
   if (rc == RC_OK) lease_result_answer_encode(&answer, &cmd->body);
   return rc;

@@ -73,14 +73,16 @@ static enum rc quarantine(struct core *c, const struct accused *a, const char *n
   return rc == RC_OK ? journal_incident(c, a->run, "worker_quarantined", name, detail, err) : rc;
 }
 
-/* The trainer is as likely at fault. */
+/* The trainer is as likely at fault, or the version. */
 static enum rc undecided(struct core *c, const struct accused *a, const char *name, struct err *err) {
   char why[ACCUSED_DETAIL_MAX + 512];
-  snprintf(
-      why, sizeof why,
-      "the trainer and %.100s draw different samples, and no other worker that could decide agrees with either: look "
-      "after both; %s",
-      name, a->first);
+  if (a->undecided)
+    snprintf(why, sizeof why, "%s; %s", a->undecided, a->first);
+  else
+    snprintf(why, sizeof why,
+             "the trainer and %.100s draw different samples, and no other worker that could decide agrees with either: "
+             "look after both; %s",
+             name, a->first);
   const enum rc rc = store_exec(c->store, err, "DELETE FROM quarantines WHERE run = ?1 AND round >= ?2",
                                 BINDS(b_int(a->run), b_int(a->since)));
   return rc == RC_OK ? run_hold(c, a->run, why, err) : rc;

@@ -4,7 +4,7 @@
  *   refused samples --accused_add--> names --accused_judge--> quarantine: leases lost, an incident
  *                                                        '--> nobody can tell: the run is paused
  *
- * On the writer's thread, inside the caller's savepoint.  Called by settle.c and refusals.c. */
+ * On the writer's thread, inside the caller's savepoint.  Called by settle.c, refusals.c and nonfinite.c. */
 #ifndef LEASEHOLD_COORDINATOR_CHECKS_ACCUSED_H
 #define LEASEHOLD_COORDINATOR_CHECKS_ACCUSED_H
 
@@ -19,6 +19,7 @@ struct accused {
   const char *names[ACCUSED_MAX]; /* each once; the caller's memory */
   int count;
   char first[ACCUSED_DETAIL_MAX]; /* the first refusal, for people */
+  const char *undecided; /* what the run's error says where nobody can tell; NULL: that the trainer draws otherwise */
 };
 
 /* A token of a completion. */

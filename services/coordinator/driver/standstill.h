@@ -1,7 +1,7 @@
 /* Why a run stands still though nothing of the driver's fails: nobody samples for it, or nobody judges its samples.
  *
  *   samples wait, none is leased    --> no generation-server is registered, none has the run's weights, or those
- *                                       that have them refuse its leases, or do not take them
+ *                                       that have them are in quarantine, refuse its leases, or do not take them
  *   all are in, rewards are missing --> what the reward server answered last
  *
  * What lasts becomes what the run waits for (trouble.h): it ends by itself once a server comes or the judge is mended.

@@ -469,14 +469,14 @@ static enum rc grant_plan(struct core *c, const struct open_round *r, struct liv
   return note_overtaken(c, r, all, plan, *planned, err);
 }
 
-/* A worker that drew what the version would not have drawn gets nothing more of the run: checks/README.md.  *servers:
+/* A worker that drew what the version would not have drawn, or what is not finite, gets nothing more of the run:
+ * checks/README.md.  *servers:
  * less those live ones that get nothing. */
 static enum rc look_quarantined(struct core *c, const struct live_worker *w, int64_t run, bool *out, int *servers,
                                 struct err *err) {
   struct rows q;
   bool row = false;
   *out = false;
-  if (!run_checks_samples(&c->context->config)) return RC_OK;
   enum rc rc = store_query(c->store, &q, err, "SELECT name FROM quarantines WHERE run = ?1", BINDS(b_int(run)));
   while (rc == RC_OK && (rc = rows_next(&q, &row, err)) == RC_OK && row) {
     const char *name = rows_text(&q, 0, NULL);

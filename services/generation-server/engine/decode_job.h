@@ -120,6 +120,8 @@ struct decode_job {
   bool taken;            /* the engine had weights for it */
   bool late;             /* it came while the engine waited for the others to end before a pause */
   enum decode_job_end end;
+  bool nonfinite;            /* a lease's: it drew a log-probability that is not finite, so it ends with that step */
+  int64_t nonfinite_version; /* of the weights that it was drawn from */
   struct policy policy; /* active when the job ended; of a lease that newer weights void: before them */
   struct decode_job *next_ended;
 

@@ -276,6 +276,9 @@ static bool is_abandoned(const struct engine *e, const struct decode_job *job, c
   return (job->abandoned && atomic_load_explicit(job->abandoned, memory_order_relaxed)) ||
          (job->abandoned_alone && atomic_load_explicit(job->abandoned_alone, memory_order_relaxed));
 }
+static bool is_nonfinite(const struct engine *e, const struct decode_job *job, const struct message *m) {
+  return (void)e, (void)m, job->nonfinite;
+}
 static bool is_any(const struct engine *e, const struct decode_job *job, const struct message *m) {
   return (void)e, (void)job, (void)m, true;
 }
@@ -395,6 +398,8 @@ bool engine_step(struct engine *e) {
   if (e->failed) {
     give_up(e);
   } else if (computed) {
+    if (e->nonfinite) end_jobs(e, is_nonfinite, NULL, DECODE_JOB_HANDED_BACK);
+    e->nonfinite = false;
     settle(e);
     fault_after_step(e->live, e->live_count, e->kv);
   }

@@ -33,6 +33,7 @@ struct engine {
   struct policy policy;
   int64_t swap; /* so many sets of weights were activated */
   bool swapped; /* `activated` was not called yet */
+  bool nonfinite;           /* a lease's job drew what is not finite in this step */
   struct weights *replaced; /* by the last swap */
   struct kv_cache *kv;
   struct workspace *ws;

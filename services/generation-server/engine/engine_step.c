@@ -201,11 +201,20 @@ static void keep_raw(struct engine *e, struct sample *s, const float *logits) {
   if (k > 0) sampler_top(e->sampler, logits, (int)k, s->top_tokens + at, s->top_logprobs + at);
 }
 
+/* No more of a lease's samples are wanted: the coordinator takes no such log-probability. */
+static void distrust(struct engine *e, struct sample *s) {
+  struct decode_job *job = s->job;
+  kv_distrust(e->kv, &s->kv);
+  if (job->kind != DECODE_JOB_OF_LEASE || job->nonfinite) return;
+  job->nonfinite = e->nonfinite = true;
+  job->nonfinite_version = e->policy.version;
+}
+
 static void take_token(struct engine *e, struct sample *s, const struct draw *d) {
   struct decode_job *job = s->job;
   s->tokens[s->count] = d->token;
   s->logprobs[s->count] = d->logprob;
-  if (!isfinite(d->logprob)) kv_distrust(e->kv, &s->kv);
+  if (!isfinite(d->logprob)) distrust(e, s);
   s->versions[s->count] = e->policy.version;
   s->fresh[s->count] = kv_is_fresh(e, s);
   s->kv_used = true;

@@ -326,12 +326,15 @@ static void backoff(struct leases *l, const struct held *h, int64_t ms) {
   pthread_mutex_unlock(&l->mutex);
 }
 
-/* The result that hands back a lease which could not be taken, unchanged. */
+/* The result that hands back a lease unchanged: it could not be taken, or what was drawn is not finite. */
 static enum rc nothing_done(struct lease_result *out, const struct held *h, struct arena *arena, struct err *err) {
+  const struct decode_job *drawn = h->job; /* NULL: nothing */
   *out = (struct lease_result){.fence = h->fence,
-                               .loaded_digest = h->weights_digest,
+                               .loaded_digest = drawn ? drawn->policy.digest : h->weights_digest,
                                .handed_back = true,
                                .refused = h->refused[0] ? h->refused : NULL,
+                               .nonfinite = drawn != NULL,
+                               .nonfinite_version = drawn ? drawn->nonfinite_version : 0,
                                .sample_count = (size_t)h->sample_count};
   out->samples = arena_alloc(arena, out->sample_count, sizeof *out->samples);
   if (!out->samples) return err_set(err, RC_NO_MEMORY, NULL, "a result was refused its memory");
@@ -344,7 +347,11 @@ static void post(struct leases *l, struct http_client *http, struct held *h) {
   struct arena arena = ARENA_INIT;
   struct err err;
   struct lease_result result;
-  enum rc rc = h->job ? decode_job_result(&result, h->job, &arena, &err) : nothing_done(&result, h, &arena, &err);
+  const bool finite = h->job && !h->job->nonfinite;
+  enum rc rc = finite ? decode_job_result(&result, h->job, &arena, &err) : nothing_done(&result, h, &arena, &err);
+  if (result.nonfinite)
+    log_error("lease %s goes back: log-probabilities under version %lld are not finite here", h->id,
+              (long long)result.nonfinite_version);
   result.worker_id = h->worker_id;
   result.epoch = h->epoch;
   int64_t wait_ms = BACKOFF_MIN_MS;

@@ -1,6 +1,8 @@
 /* Computes batches, unit by unit, together with the other ranks. */
 #include "services/trainer-server/engine/batch.h"
 
+#include <inttypes.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -243,6 +245,13 @@ static bool same_refusals(const struct verified_unit *v, int again) {
   return same;
 }
 
+static bool is_finite(const struct unit *unit) {
+  for (int i = 0; i < unit->count; i++)
+    for (int t = 0; t < unit->scored[i].count; t++)
+      if (!isfinite(unit->logprob[unit->scored[i].first + t])) return false;
+  return true;
+}
+
 /* What is refused has been found twice: a passing fault of this machine accuses nobody, and its gradient is not
  * used. */
 static enum rc verified_compute(struct verified_unit *v, struct unit_result *result, struct timeline *timeline,
@@ -260,9 +269,15 @@ static enum rc verified_compute(struct verified_unit *v, struct unit_result *res
     logprob_us = result->logprob_us;
     compute_us = result->compute_us;
   }
+  const struct submit_batch *in = v->job->work->in;
+  if (!is_finite(v->unit)) /* nothing can be said of the samples, by nobody's fault */
+    return err_set(err, RC_CORRUPT, NULL,
+                   "training has diverged: log-probabilities of version %" PRId64
+                   " are not finite in group %s; " STEP_DIVERGED,
+                   in->version, in->groups[v->g].id, in->run);
   return err_set(err, RC_CORRUPT, NULL,
                  "group %s was judged otherwise each time it was computed, %d times: look after this trainer's machine",
-                 v->job->work->in->groups[v->g].id, VERIFY_TRIES);
+                 in->groups[v->g].id, VERIFY_TRIES);
 }
 
 static enum rc verified_alloc(struct verified_unit *v, struct arena *arena, struct err *err) {

@@ -118,6 +118,14 @@ static void step_note(struct engine *e, const struct submit_step *in, double den
     metric_add(result->skipped ? e->metric_skipped : e->metric_steps, 1);
 }
 
+/* No server takes such a version, and no later step makes another of it. */
+static enum rc step_check_weights(const struct engine *e, const struct submit_step *in, struct err *err) {
+  struct err why;
+  if (weights_check_finite(e->learning.weights, &why) == RC_OK) return RC_OK;
+  return err_set(err, RC_CORRUPT, "step_id", "training has diverged: in version %" PRId64 " %s; " STEP_DIVERGED,
+                 in->version + 1, why.message, in->run);
+}
+
 /* Accumulators -> masters -> bf16, once: a step that is submitted again because its checkpoint failed finds it done. */
 static enum rc step_apply(struct engine *e, const struct submit_step *in, struct err *err) {
   if (e->next_step.pending) return RC_OK;
@@ -267,6 +275,7 @@ enum rc step_job(struct engine *e, struct job *job, struct err *err) {
   if (rc == RC_OK) rc = step_settle(e, &settled, err);
   const int64_t begun_us = clock_monotonic_us();
   if (rc == RC_OK) rc = step_apply(e, in, err);
+  if (rc == RC_OK) rc = step_check_weights(e, in, err);
   if (rc != RC_OK) return rc;
   if (in->inner) return step_end_inner(e, job, begun_us, err);
   if ((rc = version_serialize(e, in->run, in->version + 1, in->push_count > 0, &b, err)) != RC_OK) return rc;

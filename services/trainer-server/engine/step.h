@@ -6,6 +6,11 @@
 
 #include "services/trainer-server/engine/engine.h"
 
+/* What is to be done about a run whose training has diverged; with %s, the run. */
+#define STEP_DIVERGED                                                                                    \
+  "stop this run and start one from an earlier version, \"start\": {\"run\": \"%s\", \"version\": n of " \
+  "`checkpoints`}, with a smaller training.lr"
+
 /* RC_CONFLICT unless so many inner steps of the round have been taken. */
 enum rc step_check_order(const struct engine *e, int32_t after_steps, struct err *err);
 /* ORDER_STEP on every rank: sums -> masters -> weights of every rank; denominator 0: the sums are forgotten, and the

@@ -51,6 +51,8 @@ struct outcome {
   bool ended;
   enum decode_job_end end;
   struct policy policy;
+  bool nonfinite;
+  int64_t nonfinite_version;
   int samples;
   struct {
     int32_t index, count, tokens[OUTCOME_TOKENS_MAX];
@@ -119,6 +121,8 @@ static inline void keep_outcome(struct decode_job *job, void *context) {
   o->ended = true;
   o->end = job->end;
   o->policy = job->policy;
+  o->nonfinite = job->nonfinite;
+  o->nonfinite_version = job->nonfinite_version;
   o->samples = job->sample_count;
   for (int32_t i = 0; i < job->sample_count; i++) {
     const struct sample *s = &job->samples[i];

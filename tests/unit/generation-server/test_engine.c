@@ -1,5 +1,7 @@
 /* The engine's promise: what a sample gets does not depend on slots, page sizes, chunks, neighbours, preemption,
  * forks or being continued elsewhere. Every comparison is of token ids and of the bits of the log-probabilities. */
+#include <math.h>
+
 #include "tests/unit/generation-server/engine_test.h"
 
 enum { JOBS = 5, SAMPLES = 4, MAX_NEW = 24 };
@@ -413,6 +415,39 @@ static void a_lease_on_other_weights_goes_back(void **state) {
   rig_close(&rig);
 }
 
+/* Its lease went on to the end, and its result was refused, again and again. */
+static void a_lease_ends_with_the_first_step_that_draws_what_is_not_finite(void **state) {
+  (void)state;
+  static struct outcome o, plain, after;
+  struct rig rig;
+  int32_t prompt[32], plain_prompt[32];
+  rig_open(&rig, 8, 64, 16, 64);
+  float *masters = calloc(rig.model->params.elements, sizeof *masters);
+  for (size_t i = 0; i < rig.model->params.elements; i++) masters[i] = NAN;
+  weights_from_masters(rig.weights[0], masters);
+  free(masters);
+  struct lease lease = lease_of(&rig, prompt, 3);
+  const struct decode_job_spec spec = spec_of(plain_prompt, 12, 2, 2, MAX_NEW);
+  submit_lease(&rig, &lease, &o);
+  submit(&rig, &spec, &plain);
+  run_until_idle(&rig);
+  assert_int_equal(o.end, DECODE_JOB_HANDED_BACK);
+  assert_true(o.nonfinite);
+  assert_int_equal(o.nonfinite_version, 3);
+  for (int i = 0; i < 3; i++) assert_true(o.sample[i].count <= 1);
+  assert_int_equal(plain.end, DECODE_JOB_COMPLETE); /* a client may look */
+  assert_false(plain.nonfinite);
+  lease.weights_digest = rig.policy[1].digest;
+  lease.version_min = lease.version_max = 4;
+  assert_int_equal(engine_activate(rig.engine, rig.weights[1], &rig.policy[1]), RC_OK);
+  submit_lease(&rig, &lease, &after);
+  run_until_idle(&rig);
+  assert_int_equal(after.end, DECODE_JOB_COMPLETE);
+  assert_false(after.nonfinite);
+  assert_pages_home(&rig);
+  rig_close(&rig);
+}
+
 /* --- activation --- */
 
 static void activation_voids_leases_and_lets_requests_run_through(void **state) {
@@ -649,6 +684,7 @@ int main(void) {
       cmocka_unit_test(leases_draw_from_what_a_cut_keeps),
       cmocka_unit_test(a_stop_text_ends_a_lease_s_sample),
       cmocka_unit_test(a_lease_on_other_weights_goes_back),
+      cmocka_unit_test(a_lease_ends_with_the_first_step_that_draws_what_is_not_finite),
       cmocka_unit_test(activation_voids_leases_and_lets_requests_run_through),
       cmocka_unit_test(relabelling_changes_the_version_only),
       cmocka_unit_test(a_like_numbered_version_of_another_run_voids_leases),

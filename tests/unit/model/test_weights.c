@@ -61,6 +61,9 @@ static void test_largest_magnitude(void **state) {
         if (place == 69) *at = NAN;
         weights_from_masters(w, masters);
         assert_true(place == 69 ? isinf(w->largest[i]) : w->largest[i] == 7.5f);
+        struct err err = {0};
+        assert_int_equal(weights_check_finite(w, &err), place == 69 ? RC_CORRUPT : RC_OK);
+        if (place == 69) assert_string_equal(err.field, p->name);
         *at = kept;
       }
     }

@@ -45,6 +45,8 @@ static void make_example(struct example *x) {
                                     .fence = 2,
                                     .handed_back = true,
                                     .refused = "it says \"why\"",
+                                    .nonfinite = true,
+                                    .nonfinite_version = 7,
                                     .samples = x->samples,
                                     .sample_count = 3};
   memset(x->result.loaded_digest.bytes, 0xa5, DIGEST_BYTES);
@@ -149,6 +151,7 @@ static void long_arrays_stay_in_the_bytes(void **state) {
     memset(bytes, 0xff, tensors.len + askew); /* what is short does not depend on them */
     assert_string_equal(m.worker_id, "w3");
     assert_string_equal(m.refused, "it says \"why\"");
+    assert_true(m.nonfinite && m.nonfinite_version == 7);
     arena_free(&arena);
     free(bytes);
   }
@@ -188,6 +191,8 @@ static void a_result_must_add_up(void **state) {
   REFUSED(x.samples[1].sample = LIMIT_SAMPLES_PER_GROUP, "samples[1].sample");
   REFUSED(x.result.sample_count = 0, "samples");
   REFUSED(x.result.handed_back = false, "refused");
+  REFUSED(x.result.handed_back = false; x.result.refused = NULL, "nonfinite_version");
+  REFUSED(x.result.nonfinite_version = -1, "nonfinite_version");
   REFUSED(x.result.worker_id = "", "worker_id");
 }
 
