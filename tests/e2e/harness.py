@@ -149,22 +149,27 @@ class Service:
         self.process.send_signal(signal.SIGSTOP)
 
     def thaw(self):
-        self.process.send_signal(signal.SIGCONT)
-        if self.halter:
-            self.halter.send_signal(signal.SIGCONT)
+        (self.halter or self.process).send_signal(signal.SIGCONT)  # a slow one goes on by its halter: between two signals of ours it could run as it likes
+
+    def run_for(self, seconds):
+        """Of a frozen one.  A process of its own freezes it again, in time however long this one is kept from running."""
+        pid, halter = self.process.pid, self.halter and self.halter.pid
+        stopped = f"while grep -qs '^State:.*[RSD] ' /proc/{halter}/status; do :; done" if halter else ":"  # as in freeze
+        script = f"kill -CONT {halter or pid}; sleep {seconds:.3f}; kill -STOP {halter or pid}; {stopped}; kill -STOP {pid}"
+        subprocess.run(["nice", "-n", "-20", "sh", "-c", script], stderr=subprocess.DEVNULL)
 
     def freeze_when(self, what, condition, seconds=60):
         """Freezes it at a moment at which condition() is true, so that it stays true of all that this process changes; its value."""
         deadline = Deadline(seconds)
+        self.freeze()
         while True:
             begun = time.monotonic()
-            self.freeze()
             if value := condition():
                 return value
-            self.thaw()
             if deadline.passed():
+                self.thaw()
                 raise AssertionError(f"not within {seconds} s: {what}: {self.log_text()[-2000:]}")
-            time.sleep(min(max(time.monotonic() - begun, 0.005), 0.1))  # as long as it stood still
+            self.run_for(min(max(time.monotonic() - begun, 0.005), 0.1))  # as long as it stood still
 
     def slow_down(self):
         """From now on it is halted often, so that whatever the kernels and the machine, a test can step in."""

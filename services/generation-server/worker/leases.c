@@ -33,6 +33,7 @@ enum {
   POST_DEADLINE_MS = 20000,
   PAUSE_MS = 100,    /* between polls that returned early with nothing */
   LOADING_MS = 1000, /* the same while the model is loaded, whose end ends the pause */
+  DRAIN_LOOK_MS = 100,
   BACKOFF_MIN_MS = 100,
   BACKOFF_MAX_MS = 3000,
   FAILURES_MAX = 8, /* answers 500 to one result */
@@ -532,6 +533,21 @@ int64_t leases_posted(struct leases *l) {
   return posted;
 }
 
+/* At most ms, of which each look counts DRAIN_LOOK_MS at most: a process that stood still has handed nothing back
+ * meanwhile. */
+static void wait_handed_back(struct leases *l, int64_t ms) {
+  pthread_mutex_lock(&l->mutex);
+  while (l->held_count > 0 && ms > 0) {
+    const int64_t look_ms = ms < DRAIN_LOOK_MS ? ms : DRAIN_LOOK_MS, begin_ms = clock_monotonic_ms();
+    const struct timespec until = clock_deadline_in(look_ms);
+    pthread_cond_timedwait(&l->changed, &l->mutex, &until);
+    const int64_t passed_ms = clock_monotonic_ms() - begin_ms;
+    ms -= passed_ms < look_ms ? passed_ms : look_ms;
+  }
+  if (l->held_count > 0) log_warn("%d leases could not be handed back in time", l->held_count);
+  pthread_mutex_unlock(&l->mutex);
+}
+
 void leases_drain(struct leases *l, int64_t deadline_ms) {
   pthread_mutex_lock(&l->mutex);
   l->draining = true;
@@ -542,12 +558,7 @@ void leases_drain(struct leases *l, int64_t deadline_ms) {
     pthread_join(l->puller, NULL); /* its running call ends within 200 ms; no lease is taken after this */
   l->puller_started = false;
   if (l->engine) engine_hand_back(l->engine);
-  const struct timespec until = clock_deadline_in(deadline_ms);
-  pthread_mutex_lock(&l->mutex);
-  while (l->held_count > 0)
-    if (pthread_cond_timedwait(&l->changed, &l->mutex, &until) != 0) break;
-  if (l->held_count > 0) log_warn("%d leases could not be handed back in time", l->held_count);
-  pthread_mutex_unlock(&l->mutex);
+  wait_handed_back(l, deadline_ms);
 }
 
 void leases_stop(struct leases *l) {
