@@ -58,6 +58,11 @@ def check_tables(cluster, run, status):
     assert [line.split()[1] for line in said(cluster, "timeline", run).splitlines() if line.startswith("round")] == ["0", "1", "2", "3"]
     assert {line.split()[1] for line in said(cluster, "workers").splitlines()} == {"trainer", "generation"}
     compared = said(cluster, "run", "compare", run, run)
+    name = status["evaluations"][-1]["sets"][0]["name"]
+    assert said(cluster, "run", "compare", run, run, "--set", name, "--b-set", name) == compared
+    for flags in (("--set", "no such set"), ("--set", name, "--b-set", "no such set")):
+        code, output, error = leasehold(cluster, "run", "compare", run, run, *flags)
+        assert code == 1 and not output and "no such set" in error
     assert "neither is better" in compared and compared.startswith(f"{run}: {status['evaluations'][-1]['accuracy']:.4f}")
 
 

@@ -156,6 +156,10 @@ enum rc run_compare(struct session *s, int *status, struct err *err) {
   http_url_escape(&query, s->words[0]);
   buf_puts(&query, "&b=");
   http_url_escape(&query, s->words[1]);
+  if (s->set[0]) buf_puts(&query, "&set=");
+  http_url_escape(&query, s->set);
+  if (s->b_set[0]) buf_puts(&query, "&b_set=");
+  http_url_escape(&query, s->b_set);
   enum rc rc = buf_check(&query, err);
   if (rc == RC_OK) rc = session_get(s, "/v1/compare", NULL, query.data, &answer, err);
   buf_free(&query);

@@ -18,6 +18,7 @@ struct session {
   bool verbose, json, watch;
   bool answered, later; /* once at least; the last answer was 429 or 503: ask again later */
   int64_t round, limit, timeout_s;
+  const char *set, *b_set; /* evaluation sets; "": not named */
   /* Of doctor before any service runs (before.h); model "": they run. */
   const char *model, *data_dir, *coordinator_flags, *trainer_flags, *server_flags;
   int64_t servers, new_tokens, measure_s;
