@@ -15,6 +15,10 @@
  *   BUSY     as long as the handler's own deadlines allow: a long poll is a complete request
  *   IDLE     idle_timeout_ms; libmicrohttpd does not report new bytes, so the kernel's count of them is read
  *
+ * A peer that closes in the middle of its request is mostly seen by libmicrohttpd.  Not where the end comes together
+ * with the last bytes: it waits for edges, and there is no other.  So the sweep looks for it, and ends such connections
+ * once nothing of them has been unread for GONE_MS.
+ *
  * HEAD and BODY are `incomplete`.  An address may have incomplete_per_address_max such connections, and the server has
  * connections_max connections in all.  A newcomer beyond either limit takes the place of the incomplete connection that
  * is nearest to its deadline, or else of the one that has been idle longest.  If newcomers were refused instead, the
@@ -36,9 +40,11 @@
 
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 
@@ -49,6 +55,7 @@
 
 enum {
   RESERVE_MS = 1000,      /* a place in the reserve */
+  GONE_MS = 1000,         /* after which what libmicrohttpd has read of a request is all that comes of it */
   BEHIND_MS = 1000,       /* a body so far behind its pace may be made to give way */
   SWEEPS_PER_TIMEOUT = 8, /* at most an eighth late */
   SWEEP_MS_MIN = 5,
@@ -57,7 +64,7 @@ enum {
   ANY_ADDRESS = -1
 };
 
-enum drop_why { DROP_LATE, DROP_IDLE, DROP_ROOM };
+enum drop_why { DROP_LATE, DROP_IDLE, DROP_ROOM, DROP_GONE };
 
 /* --- addresses --- */
 
@@ -127,6 +134,7 @@ static void count(struct connections *t, const struct http_connection *c, int by
 static void enter(struct connections *t, struct http_connection *c, enum connection_state state, int64_t deadline_ms) {
   count(t, c, -1);
   c->state = state;
+  c->gone_ms = 0;
   count(t, c, +1);
   if (!c->reserve) c->deadline_ms = deadline_ms; /* a place in the reserve keeps its one deadline */
 }
@@ -152,7 +160,9 @@ static void say_why(const struct http_connection *c, enum drop_why why) {
   static const char room[] = LAST_WORDS("503 Service Unavailable", "Retry-After: 1\r\n", "unavailable",
                                         "all connections are taken, and this request was the slowest to come");
   struct tcp_info info;
-  if (c->secure || !incomplete(c) || why == DROP_IDLE || !tcp_info(c, &info) || info.tcpi_bytes_received == 0) return;
+  if (c->secure || !incomplete(c) || why == DROP_IDLE || why == DROP_GONE || !tcp_info(c, &info) ||
+      info.tcpi_bytes_received == 0)
+    return;
   const char *words = why == DROP_LATE ? late : room;
   (void)!send(c->fd, words, strlen(words), MSG_DONTWAIT | MSG_NOSIGNAL); /* it may not listen: the end comes anyway */
 }
@@ -221,6 +231,7 @@ struct http_connection *connection_open(struct connections *t, int fd, const str
   if (c->reserve && t->reserve_used >= LIMIT_HTTP_RESERVE / 2) make_room_in_reserve(t);
   c->state = CONNECTION_HEAD;
   c->doomed = false;
+  c->gone_ms = 0;
   c->fd = fd; /* not before room was made: it does not give way to itself */
   if (index >= t->top) t->top = index + 1;
   count(t, c, +1);
@@ -294,11 +305,28 @@ static int64_t allowed_ms(const struct connections *t, const struct http_connect
 /* For time in which nobody swept; it may not come to more than the state began with. */
 static void put_off(const struct connections *t, struct http_connection *c, int64_t late_ms, int64_t now_ms) {
   if (c->state == CONNECTION_BUSY) return;
+  c->gone_ms = 0;
   const int64_t most_ms = now_ms + allowed_ms(t, c);
   if (c->deadline_ms + late_ms < most_ms)
     c->deadline_ms += late_ms;
   else if (c->deadline_ms < most_ms)
     c->deadline_ms = most_ms;
+}
+
+static bool sends_no_more(const struct http_connection *c) {
+  struct pollfd end = {.fd = c->fd, .events = POLLRDHUP};
+  int unread;
+  return poll(&end, 1, 0) > 0 && ioctl(c->fd, FIONREAD, &unread) == 0 && unread == 0;
+}
+
+/* The rest of its request will not come. */
+static bool is_gone(struct http_connection *c, int64_t now_ms) {
+  if (!incomplete(c)) return false;
+  if (!sends_no_more(c))
+    c->gone_ms = 0;
+  else if (c->gone_ms == 0)
+    c->gone_ms = now_ms;
+  return c->gone_ms != 0 && now_ms - c->gone_ms >= GONE_MS;
 }
 
 static void look_at(struct connections *t, struct http_connection *c, int64_t now_ms) {
@@ -314,7 +342,9 @@ static void look_at(struct connections *t, struct http_connection *c, int64_t no
       drop(t, c, DROP_ROOM);
     return;
   }
-  if (c->state != CONNECTION_BUSY && c->deadline_ms <= now_ms)
+  if (is_gone(c, now_ms))
+    drop(t, c, DROP_GONE);
+  else if (c->state != CONNECTION_BUSY && c->deadline_ms <= now_ms)
     drop(t, c, c->state == CONNECTION_IDLE ? DROP_IDLE : DROP_LATE);
 }
 
@@ -351,7 +381,8 @@ static int64_t sweep_interval_ms(const struct service_limits *limits) {
 }
 
 enum rc connections_create(struct connections *t, const struct service_limits *limits, struct err *err) {
-  static const char *const reasons[] = {[DROP_LATE] = "late", [DROP_IDLE] = "idle", [DROP_ROOM] = "room"};
+  static const char *const reasons[] = {
+      [DROP_LATE] = "late", [DROP_IDLE] = "idle", [DROP_ROOM] = "room", [DROP_GONE] = "gone"};
   const int n = (int)limits->connections_max + LIMIT_HTTP_RESERVE;
   t->limits = limits;
   t->count = n;
@@ -369,12 +400,13 @@ enum rc connections_create(struct connections *t, const struct service_limits *l
   }
   if (getrandom(&t->address_seed, sizeof t->address_seed, GRND_NONBLOCK) < 0) /* so that no peer can choose a bucket */
     t->address_seed = (uint64_t)clock_monotonic_us();
-  for (int why = DROP_LATE; why <= DROP_ROOM; why++) {
+  for (int why = DROP_LATE; why <= DROP_GONE; why++) {
     char labels[32];
     snprintf(labels, sizeof labels, "why=\"%s\"", reasons[why]);
-    t->dropped[why] = metrics_register(
-        METRIC_COUNTER, "leasehold_http_connections_dropped_total", labels,
-        "Connections ended from here: late (a head, a body or the taking of an answer), idle, or to make room.");
+    t->dropped[why] = metrics_register(METRIC_COUNTER, "leasehold_http_connections_dropped_total", labels,
+                                       "Connections ended from here: late (a head, a body or the taking of an answer), "
+                                       "idle, to make room, or gone (the "
+                                       "peer, in the middle of its request).");
   }
   return RC_OK;
 }

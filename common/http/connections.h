@@ -29,6 +29,7 @@ struct http_connection {
   bool doomed;         /* shut down from here, and counted no more; libmicrohttpd closes it soon */
   int address;         /* in connections->addresses */
   int64_t deadline_ms; /* monotonic; none while BUSY */
+  int64_t gone_ms;     /* HEAD, BODY: since when the peer is known to send no more; 0: it may send */
   uint64_t bytes;      /* IDLE: received by the end of the last request; SENDING: acknowledged at the last sweep */
   uint64_t unpaid;     /* bytes moved for which the deadline is yet to be put off */
   int next_free;
@@ -62,7 +63,7 @@ struct connections {
   int *address_buckets, address_free;
   uint64_t address_seed;
   int64_t sweep_ms, next_sweep_ms;
-  struct metric *dropped[3]; /* by reason */
+  struct metric *dropped[4]; /* by reason */
 };
 
 /* The limits are kept by reference. */

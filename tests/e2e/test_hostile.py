@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from harness import BIN, DATA, Cluster, Deadline, call, digests, exchange, grpo_config, warmup_config
+from harness import BIN, DATA, Cluster, Deadline, Standalone, call, digests, exchange, grpo_config, warmup_config
 from hostile_peer import LIES, FakeCoordinator, Peer, Proxy, altered, lost_answer, says, whole
 
 SERVICES = ["coordinator", "generation-server", "trainer-server"]
@@ -748,6 +748,31 @@ def test_one_wrong_thing_anywhere_in_a_request_is_refused(cluster, unharmed, tmp
 
 
 # --- what the machine refuses ---
+
+
+def sockets_of(service):
+    """How many it has open."""
+    count = 0
+    for entry in pathlib.Path(f"/proc/{service.process.pid}/fd").iterdir():
+        try:
+            count += os.readlink(entry).startswith("socket:")
+        except OSError:  # closed meanwhile
+            pass
+    return count
+
+
+def test_a_client_that_closes_in_the_middle_of_its_request_keeps_no_place(tmp_path):
+    """The end comes with the last bytes, which nothing reported: such connections stayed until the time-outs of heads and bodies."""
+    head = "POST /v1/runs HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n"
+    with Standalone(tmp_path) as alone:
+        coordinator = alone.start("coordinator", "coordinator", ["--db", tmp_path / "c.db", "--head-timeout-ms", 3600000, "--body-timeout-ms", 3600000])
+        before = alone.wait_until("it is ready", lambda: exchange("GET", coordinator.url + "/readyz")[0] == 200 and sockets_of(coordinator))
+        for said in (head, head + "\r\n", head + '\r\n{"dataset":'):
+            for _ in range(20):
+                with socket.create_connection(("127.0.0.1", coordinator.port)) as client:
+                    client.sendall(said.encode())
+        alone.wait_until("they are gone", lambda: sockets_of(coordinator) <= before)
+        assert exchange("GET", coordinator.url + "/readyz")[0] == 200
 
 
 @pytest.mark.parametrize("program", SERVICES)

@@ -315,6 +315,7 @@ static void test_no_peer_pays_for_time_in_which_the_process_stood_still(void **s
   pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   const struct sockaddr_in name = {.sin_family = AF_INET};
   struct http_connection *opened[4];
+  int peers[4];
   struct connections t = {0};
   struct err err = {0};
   (void)state;
@@ -322,7 +323,7 @@ static void test_no_peer_pays_for_time_in_which_the_process_stood_still(void **s
   for (int i = 0; i < 4; i++) {
     int ends[2];
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-    close(ends[1]);
+    peers[i] = ends[1];
     opened[i] = connection_open(&t, ends[0], (const struct sockaddr *)&name);
   }
   assert_int_equal(connection_admit(&t, opened[1], true, &err), RC_OK);
@@ -343,6 +344,51 @@ static void test_no_peer_pays_for_time_in_which_the_process_stood_still(void **s
   for (int i = 0; i < 4; i++) {
     assert_true(opened[i]->doomed);
     close(opened[i]->fd);
+    close(peers[i]);
+  }
+  pthread_mutex_unlock(&lock);
+  connections_free(&t);
+}
+
+/* libmicrohttpd did not see an end that came together with the last bytes, so such peers kept their places until their
+ * time-outs.  One whose bytes are unread may have sent all of its request, and one whose request is complete may have
+ * closed its half. */
+static void test_a_peer_that_is_gone_in_the_middle_of_its_request_keeps_no_place(void **state) {
+  enum { TIMEOUT_MS = 60000, HEAD, BODY, STAYS, UNREAD, BUSY, PEERS };
+  const struct service_limits limits = {.connections_max = PEERS,
+                                        .incomplete_per_address_max = PEERS,
+                                        .head_timeout_ms = TIMEOUT_MS,
+                                        .body_timeout_ms = TIMEOUT_MS,
+                                        .pace_bytes = PACE,
+                                        .idle_timeout_ms = TIMEOUT_MS};
+  pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  const struct sockaddr_in name = {.sin_family = AF_INET};
+  struct http_connection *opened[PEERS];
+  int peers[PEERS];
+  struct connections t = {0};
+  struct err err = {0};
+  (void)state;
+  assert_int_equal(connections_create(&t, &limits, &err), RC_OK);
+  for (int i = HEAD; i < PEERS; i++) {
+    int ends[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    peers[i] = ends[1];
+    opened[i] = connection_open(&t, ends[0], (const struct sockaddr *)&name);
+    if (i == UNREAD) assert_int_equal(send(peers[i], "x", 1, MSG_NOSIGNAL), 1);
+    if (i == BODY || i == BUSY) assert_int_equal(connection_admit(&t, opened[i], i == BODY, &err), RC_OK);
+    if (i != STAYS) shutdown(peers[i], SHUT_WR);
+  }
+  int64_t at_ms = clock_monotonic_ms();
+  pthread_mutex_lock(&lock);
+  connections_sweep(&t, &lock, at_ms += t.sweep_ms);
+  connections_sweep(&t, &lock, at_ms += 2 * t.sweep_ms); /* late: who should have read it stood still too */
+  for (int i = HEAD; i < PEERS; i++) assert_false(opened[i]->doomed);
+  for (int64_t passed_ms = 0; passed_ms < 2000; passed_ms += t.sweep_ms)
+    connections_sweep(&t, &lock, at_ms += t.sweep_ms);
+  for (int i = HEAD; i < PEERS; i++) {
+    assert_int_equal(opened[i]->doomed, i == HEAD || i == BODY);
+    close(opened[i]->fd);
+    close(peers[i]);
   }
   pthread_mutex_unlock(&lock);
   connections_free(&t);
@@ -507,6 +553,7 @@ int main(void) {
       TEST(test_a_peer_that_takes_its_answer_slowly_gets_it_whole),
       TEST(test_a_long_poll_outlives_every_deadline),
       cmocka_unit_test(test_no_peer_pays_for_time_in_which_the_process_stood_still),
+      cmocka_unit_test(test_a_peer_that_is_gone_in_the_middle_of_its_request_keeps_no_place),
       TEST(test_incomplete_connections_of_one_address_are_bounded),
       TEST(test_bodies_that_keep_pace_do_not_give_way),
       TEST(test_parked_and_idle_connections_do_not_count_against_their_address),
