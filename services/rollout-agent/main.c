@@ -28,11 +28,11 @@ static enum rc choose(bool *first, const char *flag, const char *value, const ch
                       struct err *err) {
   *first = strcmp(value, one) == 0;
   if (*first || strcmp(value, other) == 0) return RC_OK;
-  return err_set(err, RC_INVALID, flag, "expected %s or %s, got '%.40s'", one, other, value);
+  return err_set(err, RC_INVALID, flag, "--%s: expected %s or %s, got '%.40s'", flag, one, other, value);
 }
 
 static enum rc demand(const char *flag, const char *value, const char *what, struct err *err) {
-  return *value ? RC_OK : err_set(err, RC_INVALID, flag, "expected %s, got none", what);
+  return *value ? RC_OK : err_set(err, RC_INVALID, flag, "--%s: expected %s, got none", flag, what);
 }
 
 static enum rc check(const struct settings *s, struct agent_options *out, struct err *err) {
@@ -47,7 +47,8 @@ static enum rc check(const struct settings *s, struct agent_options *out, struct
                  "--engine-url: expected http://host:port or https://host:port, got '%.100s'", s->engine_url);
   if (rc == RC_OK) rc = registration_check(s->name, s->advertise_url, err);
   if (rc == RC_OK) rc = demand("weights-dir", s->weights_dir, "a folder that the engine can read", err);
-  if (rc == RC_OK && !wire) rc = err_set(err, RC_INVALID, "engine", "expected vllm or sglang, got '%.40s'", s->engine);
+  if (rc == RC_OK && !wire)
+    rc = err_set(err, RC_INVALID, "engine", "--engine: expected vllm or sglang, got '%.40s'", s->engine);
   if (rc == RC_OK) rc = choose(&checksum, "check", s->check, "checksum", "probe", err);
   if (rc == RC_OK && *s->engine_logprobs)
     rc = choose(&at_temperature, "engine-logprobs", s->engine_logprobs, "processed", "raw", err);

@@ -92,6 +92,18 @@ def test_a_worker_that_no_coordinator_would_take_does_not_start(tmp_path, progra
     assert not list(tmp_path.iterdir()) and not (tmp_path.parent / "x").exists()
 
 
+@pytest.mark.parametrize(("flag", "value", "said"), [
+    ("--coordinator", "", "expected the coordinator's URL, got none"), ("--engine-url", "", "expected the engine's URL"), ("--engine-url", "x:1", "expected http://host:port"),
+    ("--weights-dir", "", "expected a folder that the engine can read, got none"), ("--engine", "other", "expected vllm or sglang, got 'other'"),
+    ("--check", "other", "expected checksum or probe, got 'other'"), ("--engine-logprobs", "other", "expected processed or raw, got 'other'")])
+def test_a_rollout_agent_names_the_flag_that_does_not_fit(tmp_path, flag, value, said):
+    """It said what was expected, and not of which of its thirty flags."""
+    flags = {"--coordinator": "http://127.0.0.1:1", "--engine": "vllm", "--engine-url": "http://127.0.0.1:1", "--weights-dir": "w", flag: value}
+    command = [str(BIN / "rollout-agent"), "--port", "0", *(word for pair in flags.items() for word in pair)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1 and f"{flag}: {said}" in done.stderr, done
+
+
 @pytest.mark.parametrize("link", [symbolic, hard])
 @pytest.mark.parametrize("first_by_its_own_name", [True, False])
 def test_no_link_lets_a_second_coordinator_into_a_database(tmp_path, link, first_by_its_own_name):
