@@ -380,6 +380,20 @@ static int parse_repeating(struct parser *p, const struct math_token *k) {
   return join(p, MATH_ADD, whole, join(p, MATH_DIVIDE, leaf(p, MATH_NUMBER, r->text, r->len), below));
 }
 
+/* "two", "base two" or "base 2"; 0: it names no base. */
+static int base_named(const struct math_token *k) {
+  static const char *const names[] = {"two", "three",  "four",   "five",     "six",      "seven",   "eight",  "nine",
+                                      "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen"};
+  const char *text = k->text, *const end = k->text + k->len;
+  while (text < end && *text == ' ') text++;
+  if (end - text > 5 && memcmp(text, "base ", 5) == 0) text += 5;
+  for (int i = 0; i < (int)(sizeof names / sizeof *names); i++)
+    if (strlen(names[i]) == (size_t)(end - text) && memcmp(names[i], text, (size_t)(end - text)) == 0) return i + 2;
+  int base = 0;
+  for (; text < end && *text >= '0' && *text <= '9' && base < 100; text++) base = base * 10 + (*text - '0');
+  return text == end ? base : 0;
+}
+
 static int parse_number(struct parser *p) {
   const struct math_token *k = peek(p);
   p->at++;
@@ -389,8 +403,8 @@ static int parse_number(struct parser *p) {
     p->at++;
     const bool group = take(p, '{');
     if (!next_is(p, TOKEN_NUMBER)) {
-      if (!group || !next_is(p, TOKEN_TEXT)) return MATH_NONE;
-      base = -1;
+      if (!group || !(next_is(p, TOKEN_TEXT) || next_is(p, TOKEN_WORD))) return MATH_NONE;
+      if ((base = base_named(peek(p))) == 0) return MATH_NONE;
     } else {
       for (int i = 0; i < peek(p)->len && i < 3; i++) base = base * 10 + (peek(p)->text[i] - '0');
     }

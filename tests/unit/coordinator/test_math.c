@@ -247,6 +247,57 @@ static void hostile_answers_are_bounded(void **state) {
   }
 }
 
+/* Of any two bases that were named by a word the digits alone were compared, and none was a base told by its number. */
+static void a_base_is_told_by_number_or_by_name(void **state) {
+  (void)state;
+  assert_true(right("101_{\\text{two}}", "101_2"));
+  assert_true(right("101_2", "101_{\\text{two}}"));
+  assert_true(right("101_{two}", "101_{\\text{two}}"));
+  assert_true(right("101_{\\text{base two}}", "101_2"));
+  assert_true(right("101_{\\text{base 12}}", "101_{\\text{twelve}}"));
+  assert_true(right("101_{\\text{two}}", "101")); /* as 101_2 is */
+  assert_false(right("101_{\\text{two}}", "101_{\\text{three}}"));
+  assert_false(right("101_{\\text{two}}", "101_3"));
+  assert_false(right("110_{\\text{two}}", "101_2"));
+  assert_false(right("101_{\\text{twos}}", "101_2"));
+  assert_false(right("101_{\\text{base }}", "101_2"));
+}
+
+/* What no pair has, as models write it. */
+static void forms_beside_the_usual_ones_are_read(void **state) {
+  (void)state;
+  static const struct {
+    const char *answer, *gold;
+    bool right;
+  } cases[] = {
+      {"x <= 2", "x \\le 2", true},
+      {"2 >= x", "x \\le 2", true},
+      {"x >= 2", "x \\le 2", false},
+      {"x != 2", "x \\ne 2", true},
+      {"x != 2", "x = 2", false},
+      {"x**2+1", "x^2+1", true},
+      {"x**2+1", "2x+1", false},
+      {"\\sin\xc2\xb2 x", "\\sin^2 x", true},
+      {"\\cos\xc2\xb3 x", "\\cos^{2} x", false},
+      {"\\begin{array}{cc} 1 & 2 \\\\ 3 & 4 \\end{array}", "\\begin{pmatrix} 1 & 2 \\\\ 3 & 4 \\end{pmatrix}", true},
+      {"\\begin{array}{cc} 1 & 2 \\\\ 3 & 5 \\end{array}", "\\begin{pmatrix} 1 & 2 \\\\ 3 & 4 \\end{pmatrix}", false},
+      {"\\{x \\mid x > 2\\}", "x > 2", true},
+      {"\\{x : x > 2\\}", "x > 2", true},
+      {"\\{x | x < 2\\}", "x > 2", false},
+      {"\\frac{\\sqrt{2}}{100}", "\\sqrt{2}\\%", true},
+      {"\\sqrt{3}\\%", "\\sqrt{2}\\%", false},
+      {"\\sqrt{0}+1", "1", true},
+      {"\\gcd(2^3 \\cdot 3, 36)", "12", true},
+      {"\\min(1/2+1/3, 2-1)", "5/6", true},
+      {"\\min(1/2+1/3, 2-1)", "1", false},
+      {"3 \\text{ cm}^{2}", "3\\text{ cm}^2", true},
+      {"4 \\text{ cm}^{2}", "3\\text{ cm}^2", false},
+      {"\\\\sqrt{2}", "\\sqrt2", true}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    if (right(cases[i].answer, cases[i].gold) != cases[i].right)
+      fail_msg("%s beside %s: expected %s", cases[i].answer, cases[i].gold, cases[i].right ? "right" : "wrong");
+}
+
 static void an_answer_says_what_was_read(void **state) {
   (void)state;
   const struct verdict none = judged("The numbers never come out as they should have", 46, "5"),
@@ -272,6 +323,8 @@ int main(void) {
       cmocka_unit_test(the_field_has_roots_that_multiply),
       cmocka_unit_test(elementary_functions_keep_their_bounds),
       cmocka_unit_test(hostile_answers_are_bounded),
+      cmocka_unit_test(a_base_is_told_by_number_or_by_name),
+      cmocka_unit_test(forms_beside_the_usual_ones_are_read),
       cmocka_unit_test(an_answer_says_what_was_read),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
