@@ -132,9 +132,6 @@ static enum rc check_sample(const struct run_context *x, const struct lease_row 
     return err_set(err, RC_INVALID, "samples.sample", "lease %s holds samples %" PRId64 " to %" PRId64 ", got %d",
                    l->id, l->first, l->first + l->count - 1, s->sample);
   }
-  if (s->logprobs.count != n)
-    return err_set(err, RC_INVALID, "samples.logprobs", "sample %d has %zu tokens and %zu log-probabilities", s->sample,
-                   n, s->logprobs.count);
   if (n > (size_t)g->max_new_tokens) {
     return err_set(err, RC_INVALID, "samples.token_ids", "sample %d has %zu tokens, at most %d were asked for",
                    s->sample, n, g->max_new_tokens);

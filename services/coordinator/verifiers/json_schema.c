@@ -8,7 +8,8 @@
 #include "common/base/limits.h"
 #include "common/json/json.h"
 
-enum { DEPTH_MAX = 32, VALUE_BYTES_MAX = 1 << 20 };
+/* Recursion is bounded: both schema and value come from json_parse, which nests LIMIT_JSON_DEPTH levels at most. */
+enum { VALUE_BYTES_MAX = 1 << 20 };
 
 static const char *const keys[] = {"type",
                                    "enum",
@@ -46,9 +47,9 @@ static enum rc shape(const struct json *v, enum json_type type, const char *key,
   return err_set(err, RC_INVALID, key, "expected %s, got %s", json_type_name(type), json_type_name(json_type_of(v)));
 }
 
-static enum rc schema_check(const struct json *s, int depth, struct err *err);
+static enum rc schema_check(const struct json *s, struct err *err);
 
-static enum rc member_check(const char *key, const struct json *v, int depth, struct err *err) {
+static enum rc member_check(const char *key, const struct json *v, struct err *err) {
   enum rc rc = RC_OK;
   if (!known(key, keys, sizeof keys / sizeof *keys))
     return err_set(err, RC_INVALID, "schema", "the key `%.60s` is not supported", key);
@@ -65,14 +66,13 @@ static enum rc member_check(const char *key, const struct json *v, int depth, st
     const char *name;
     const struct json *inner;
     rc = shape(v, JSON_OBJECT, "schema", err);
-    for (void *cursor = NULL; rc == RC_OK && json_next(v, &cursor, &name, &inner);)
-      rc = schema_check(inner, depth + 1, err);
+    for (void *cursor = NULL; rc == RC_OK && json_next(v, &cursor, &name, &inner);) rc = schema_check(inner, err);
     return rc;
   }
-  if (strcmp(key, "items") == 0) return schema_check(v, depth + 1, err);
+  if (strcmp(key, "items") == 0) return schema_check(v, err);
   if (strcmp(key, "anyOf") == 0) {
     rc = shape(v, JSON_ARRAY, "schema", err);
-    for (size_t i = 0; rc == RC_OK && i < json_length(v); i++) rc = schema_check(json_at(v, i), depth + 1, err);
+    for (size_t i = 0; rc == RC_OK && i < json_length(v); i++) rc = schema_check(json_at(v, i), err);
     return rc;
   }
   if (strcmp(key, "required") == 0 || strcmp(key, "enum") == 0) {
@@ -89,13 +89,11 @@ static enum rc member_check(const char *key, const struct json *v, int depth, st
   return RC_OK;
 }
 
-static enum rc schema_check(const struct json *s, int depth, struct err *err) {
+static enum rc schema_check(const struct json *s, struct err *err) {
   const char *key;
   const struct json *v;
   enum rc rc = shape(s, JSON_OBJECT, "schema", err);
-  if (depth > DEPTH_MAX)
-    return err_set(err, RC_INVALID, "schema", "expected at most %d schemas within each other", DEPTH_MAX);
-  for (void *cursor = NULL; rc == RC_OK && json_next(s, &cursor, &key, &v);) rc = member_check(key, v, depth, err);
+  for (void *cursor = NULL; rc == RC_OK && json_next(s, &cursor, &key, &v);) rc = member_check(key, v, err);
   return rc;
 }
 
@@ -112,9 +110,9 @@ static bool no(struct judging *j, const char *what, const char *name) {
   return false;
 }
 
-static bool equal(struct judging *j, const struct json *a, const struct json *b, int depth) {
+static bool equal(struct judging *j, const struct json *a, const struct json *b) {
   const enum json_type x = json_type_of(a), y = json_type_of(b);
-  if (++j->steps > LIMIT_VERIFIER_STEPS || depth > DEPTH_MAX) return false;
+  if (++j->steps > LIMIT_VERIFIER_STEPS) return false;
   if ((x == JSON_INT || x == JSON_REAL) && (y == JSON_INT || y == JSON_REAL))
     return x == JSON_INT && y == JSON_INT ? json_int(a) == json_int(b) : json_number(a) == json_number(b);
   if (x != y) return false;
@@ -128,14 +126,14 @@ static bool equal(struct judging *j, const struct json *a, const struct json *b,
   if (json_length(a) != json_length(b)) return false;
   if (x == JSON_ARRAY) {
     for (size_t i = 0; i < json_length(a); i++)
-      if (!equal(j, json_at(a, i), json_at(b, i), depth + 1)) return false;
+      if (!equal(j, json_at(a, i), json_at(b, i))) return false;
     return true;
   }
   const char *key;
   const struct json *v;
   for (void *cursor = NULL; json_next(a, &cursor, &key, &v);) {
     const struct json *w = json_get(b, key);
-    if (!w || !equal(j, v, w, depth + 1)) return false;
+    if (!w || !equal(j, v, w)) return false;
   }
   return true;
 }
@@ -177,9 +175,9 @@ static bool number_fits(const struct json *s, double n) {
          !(below && n >= json_number(below));
 }
 
-static bool admits(struct judging *j, const struct json *s, const struct json *v, int depth);
+static bool admits(struct judging *j, const struct json *s, const struct json *v);
 
-static bool object_fits(struct judging *j, const struct json *s, const struct json *v, int depth) {
+static bool object_fits(struct judging *j, const struct json *s, const struct json *v) {
   const struct json *properties = json_get(s, "properties"), *required = json_get(s, "required"),
                     *more = json_get(s, "additionalProperties"), *inner;
   const char *key;
@@ -188,25 +186,25 @@ static bool object_fits(struct judging *j, const struct json *s, const struct js
   for (void *cursor = NULL; json_next(v, &cursor, &key, &inner);) {
     const struct json *of = properties ? json_get(properties, key) : NULL;
     if (!of && more && !json_bool(more)) return no(j, "has the key ", key);
-    if (of && !admits(j, of, inner, depth + 1)) return no(j, "wrong value of ", key);
+    if (of && !admits(j, of, inner)) return no(j, "wrong value of ", key);
   }
   return true;
 }
 
-static bool admits(struct judging *j, const struct json *s, const struct json *v, int depth) {
+static bool admits(struct judging *j, const struct json *s, const struct json *v) {
   const struct json *choices = json_get(s, "enum"), *fixed = json_get(s, "const"), *any = json_get(s, "anyOf"),
                     *items = json_get(s, "items");
-  if (++j->steps > LIMIT_VERIFIER_STEPS || depth > DEPTH_MAX) return no(j, "too many steps", "");
+  if (++j->steps > LIMIT_VERIFIER_STEPS) return no(j, "too many steps", "");
   if (!type_fits(v, json_get(s, "type"))) return no(j, "wrong type: ", json_type_name(json_type_of(v)));
-  if (fixed && !equal(j, fixed, v, 0)) return no(j, "not the value of `const`", "");
+  if (fixed && !equal(j, fixed, v)) return no(j, "not the value of `const`", "");
   bool found = !choices;
-  for (size_t i = 0; choices && i < json_length(choices) && !found; i++) found = equal(j, json_at(choices, i), v, 0);
+  for (size_t i = 0; choices && i < json_length(choices) && !found; i++) found = equal(j, json_at(choices, i), v);
   if (!found) return no(j, "not one of `enum`", "");
   found = !any;
   for (size_t i = 0; any && i < json_length(any) && !found; i++) {
     char ignored[8] = "-";
     struct judging inner = {j->steps, ignored, sizeof ignored};
-    found = admits(&inner, json_at(any, i), v, depth + 1);
+    found = admits(&inner, json_at(any, i), v);
     j->steps = inner.steps;
   }
   if (!found) return no(j, "none of `anyOf`", "");
@@ -219,9 +217,9 @@ static bool admits(struct judging *j, const struct json *s, const struct json *v
       if (!bounded(s, (double)json_length(v), "minItems", "maxItems"))
         return no(j, "number of items out of bounds", "");
       for (size_t i = 0; items && i < json_length(v); i++)
-        if (!admits(j, items, json_at(v, i), depth + 1)) return false;
+        if (!admits(j, items, json_at(v, i))) return false;
       return true;
-    case JSON_OBJECT: return object_fits(j, s, v, depth);
+    case JSON_OBJECT: return object_fits(j, s, v);
     default: return true;
   }
 }
@@ -266,14 +264,14 @@ void json_schema_verify(const char *text, size_t len, const char *schema_text, c
   const struct json *schema = NULL;
   memset(out, 0, sizeof *out);
   value_find(&text, &len);
-  if (schema_read(&root, &schema, schema_text, extra, NULL) != RC_OK || schema_check(schema, 0, NULL) != RC_OK) {
+  if (schema_read(&root, &schema, schema_text, extra, NULL) != RC_OK || schema_check(schema, NULL) != RC_OK) {
     snprintf(out->detail, sizeof out->detail, "the schema cannot be read");
   } else if (len > VALUE_BYTES_MAX || json_parse(&value, text, len, 0, NULL) != RC_OK) {
     snprintf(out->detail, sizeof out->detail, "the completion is not one JSON value");
   } else {
     struct judging j = {0, out->detail, sizeof out->detail};
     out->well_formed = true;
-    out->reward = admits(&j, schema, value, 0) ? 1 : 0;
+    out->reward = admits(&j, schema, value) ? 1 : 0;
     if (out->reward == 1) snprintf(out->detail, sizeof out->detail, "as the schema says");
   }
   json_free(value);
@@ -284,7 +282,7 @@ static enum rc checked(const char *text, const char *extra, struct err *err) {
   struct json *root = NULL;
   const struct json *schema = NULL;
   enum rc rc = schema_read(&root, &schema, text, extra, err);
-  if (rc == RC_OK) rc = schema_check(schema, 0, err);
+  if (rc == RC_OK) rc = schema_check(schema, err);
   json_free(root);
   return rc;
 }

@@ -237,10 +237,6 @@ static enum rc take_stops(struct decode_job *job, const struct lease *lease, con
 enum rc decode_job_of_lease(struct decode_job **out, const struct lease *lease, const struct model *m,
                             const struct tokenizer *tokenizer, const struct kv_cache *kv, struct err *err) {
   *out = NULL;
-  if (lease->stop_token_ids.count > LIMIT_STOP_TOKENS || lease->prompt_ids.count > LIMIT_PROMPT_TOKENS)
-    return err_set(err, RC_INVALID, NULL, "lease %s has %zu stop ids and %zu prompt ids; the limits are %d and %d",
-                   lease->id, lease->stop_token_ids.count, lease->prompt_ids.count, LIMIT_STOP_TOKENS,
-                   LIMIT_PROMPT_TOKENS);
   const struct decode_job_spec spec = {
       .kind = DECODE_JOB_OF_LEASE,
       .id = lease->id,

@@ -61,9 +61,6 @@ enum rc run_config_check(const struct trainer_options *options, const struct ope
     return err_set(err, RC_INVALID, "training.chunk_tokens", "expected %d to %" PRId64 " (--chunk-tokens), got %d",
                    CHUNK_TOKENS_MIN, options->chunk_tokens, c->chunk_tokens);
   }
-  if (run_config_trains(c) && !(c->temperature > 0))
-    return err_set(err, RC_INVALID, "training.temperature", "training needs a temperature above 0, got %g",
-                   c->temperature);
   if (run_config_trains(c) && c->moments8 != options->moments8)
     return err_set(err, RC_INVALID, "training.optimizer_moments",
                    "this trainer keeps %s moments: expected that, or a trainer started with --optimizer-moments %s",
