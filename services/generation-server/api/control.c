@@ -106,7 +106,7 @@ enum rc control_read_version(int64_t *out, const struct json *v, const char *fie
   char *end = NULL;
   if (word && *word >= '0' && *word <= '9' && strlen(word) < CONTROL_VERSION_MAX - 5) *out = strtoll(word, &end, 10);
   if (end && *end == '\0') return RC_OK;
-  return err_set(err, RC_INVALID, field, "expected a version's number, got %s%.40s", word ? "" : "a ",
+  return err_set(err, RC_INVALID, field, "expected a version's number, got %.40s",
                  word ? word : json_type_name(json_type_of(v)));
 }
 

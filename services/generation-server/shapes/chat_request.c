@@ -108,7 +108,8 @@ static enum rc read_tool_choice(struct chat_details *d, const struct json *choic
   }
   if ((word && strcmp(word, "required") == 0) || json_type_of(choice) == JSON_OBJECT)
     return err_set(err, RC_UNSUPPORTED, "tool_choice", "expected auto or none: a call cannot be enforced");
-  return err_set(err, RC_INVALID, "tool_choice", "expected auto or none, got %s", json_type_name(json_type_of(choice)));
+  return err_set(err, RC_INVALID, "tool_choice", "expected auto or none, got %.40s",
+                 word ? word : json_type_name(json_type_of(choice)));
 }
 
 static enum rc check_modalities(const struct json *v, struct err *err) {

@@ -150,6 +150,9 @@ static void a_result_that_does_not_fit_its_lease_is_refused(void **state) {
   r.samples[3].sample = 0; /* twice */
   expect_refused(f, &l, &r, RC_INVALID, "sample");
   r = make_result(f, &s, &l);
+  r.samples[3].sample = 4; /* one that the lease does not hold */
+  expect_refused(f, &l, &r, RC_INVALID, "samples.sample");
+  r = make_result(f, &s, &l);
   assert_int_equal(put_result(f, &l, &r, NULL, NULL), RC_OK); /* the refused results have changed nothing */
 }
 

@@ -2,6 +2,7 @@
  * step has the wrong members or denominator, an inexact round is called exact, a run does not survive a restart, a
  * zombie announces a version, a run hangs instead of pausing with a sentence. */
 #include <math.h>
+#include <stdlib.h>
 
 #include "tests/unit/coordinator/fake_server.h"
 
@@ -642,6 +643,32 @@ static void a_trainer_that_does_not_know_the_epoch_yet_is_asked_again(void **sta
   json_free(wait_state(f, "r1", "completed"));
 }
 
+/* As a browser asks that had events up to this one, whatever the page's address says of those that are past. */
+static void check_events_go_on_behind(const struct fixture *f, long seen) {
+  struct http_answer answer = {0};
+  struct err err;
+  char url[160], header[64], first[32];
+  const char *headers[] = {header, NULL};
+  const struct http_call c = {.method = "GET", .url = url, .headers = headers, .deadline_ms = DEADLINE_MS};
+  snprintf(url, sizeof url, "%s/v1/runs/r1/events?past=0", f->url);
+  snprintf(header, sizeof header, "Last-Event-ID: %ld", seen);
+  snprintf(first, sizeof first, "id: %ld\n", seen + 1);
+  assert_int_equal(http_client_call(f->http, &c, &answer, &err), RC_OK);
+  assert_int_equal(answer.status, 200);
+  assert_ptr_equal(strstr(answer.body.data, "id: "), strstr(answer.body.data, first));
+  assert_non_null(strstr(answer.body.data, first));
+  assert_non_null(strstr(answer.body.data, "\"completed\""));
+  http_answer_free(&answer);
+  static const char *const wrong[] = {"x", "-1", "1x", "9007199254740992", "99999999999999999999"};
+  for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+    snprintf(header, sizeof header, "Last-Event-ID: %s", wrong[i]);
+    assert_int_equal(http_client_call(f->http, &c, &answer, &err), RC_OK);
+    assert_int_equal(answer.status, 422);
+    assert_non_null(strstr(answer.body.data, "\"field\":\"Last-Event-ID\""));
+    http_answer_free(&answer);
+  }
+}
+
 static void events_report_every_state_and_round(void **state) {
   struct fixture *f = *state;
   struct http_answer answer = {0};
@@ -661,11 +688,13 @@ static void events_report_every_state_and_round(void **state) {
   assert_non_null(completed);
   assert_true(queued < round && round < completed);
   assert_non_null(strstr(round + 1, "event: round"));
+  const long second = strtol(strstr(strstr(answer.body.data, "id: ") + 1, "id: ") + 4, NULL, 10);
   http_answer_free(&answer);
   snprintf(url, sizeof url, "%s/v1/runs/r1/events?after=1000000", f->url);
   assert_int_equal(http_client_call(f->http, &c, &answer, &err), RC_OK);
   assert_null(strstr(answer.body.data, "event:")); /* no event is sent twice */
   http_answer_free(&answer);
+  check_events_go_on_behind(f, second);
   assert_int_equal(call(f, "GET", "/v1/runs/r9/events", NULL, NULL), 404);
 }
 

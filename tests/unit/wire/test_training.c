@@ -563,6 +563,8 @@ static void an_evaluating_run_may_be_greedy(void **state) {
       "{\"run\":\"r7\",\"epoch\":3,\"fence\":2,\"seed\":1,\"training\":{\"objective\":\"evaluate\",\"temperature\":0.5}"
       "}";
   message_check_accepted(&m, "0.5", "0");
+  message_check_refused(&m, "\"temperature\":0.5", "\"entropy_coefficient\":0.01",
+                        "training.entropy_coefficient"); /* of a loss that there is not */
 }
 
 static void a_batch_must_add_up(void **state) {
