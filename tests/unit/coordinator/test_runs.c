@@ -698,6 +698,17 @@ static void events_report_every_state_and_round(void **state) {
   assert_int_equal(call(f, "GET", "/v1/runs/r9/events", NULL, NULL), 404);
 }
 
+static void so_many_runs_queue_and_one_that_is_stopped_makes_room(void **state) {
+  struct fixture *f = *state;
+  post_run(f, GRPO(1, "}"));
+  json_free(wait_state(f, "r1", "running"));
+  for (int i = 0; i < LIMIT_QUEUED_RUNS; i++) post_run(f, GRPO(1, "}"));
+  assert_int_equal(call(f, "POST", "/v1/runs", GRPO(1, "}"), NULL), 429);
+  assert_int_equal(call(f, "POST", "/v1/runs/r7/stop", "{}", NULL), 200);
+  post_run(f, GRPO(1, "}"));
+  assert_int_equal(call(f, "POST", "/v1/runs", GRPO(1, "}"), NULL), 429);
+}
+
 static void two_orders_of_completion_give_the_same_groups(void **state) {
   struct fixture *f = *state;
   struct fake_server s;
@@ -777,6 +788,7 @@ int main(void) {
       CASE(in_flight_a_step_that_finds_the_disk_full_stays_pending_until_there_is_room),
       CASE(a_trainer_that_does_not_know_the_epoch_yet_is_asked_again),
       CASE(events_report_every_state_and_round),
+      CASE(so_many_runs_queue_and_one_that_is_stopped_makes_room),
       CASE(two_orders_of_completion_give_the_same_groups),
   };
   return cmocka_run_group_tests_name("coordinator/runs", tests, NULL, NULL);
