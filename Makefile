@@ -94,7 +94,14 @@ endif
 endif
 
 OBJ = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
-OBJ_isa := $(foreach isa,$(filter-out amx,$(ISAS)),$(patsubst %.c,$(BUILD)/obj/%.$(isa).o,$(SRC_isa))) $(patsubst %.c,$(BUILD)/obj/%.amx.o,$(SRC_amx))
+# PLAIN=folder, of the builds with faults and with CUDA: `all` is there without them, and of the modules only those files are compiled again that ask, or
+# whose headers ask, for either.
+ifdef PLAIN
+ASKING := $(shell grep -rlE --include='*.[ch]' 'LEASEHOLD_(FAULTS|CUDA|NCCL|FABRIC_NCCL)' common services)
+AGAIN  := $(patsubst $(PLAIN)/obj/%.d,%.c,$(shell grep -rlF --include='*.d' $(ASKING:%=-e %) $(PLAIN)/obj/common $(PLAIN)/obj/services))
+endif
+OBJ_module = $(foreach c,$(1),$(if $(filter-out $(AGAIN),$(c)),$(or $(PLAIN),$(BUILD)),$(BUILD))/obj/$(c:.c=.o))
+OBJ_isa := $(foreach isa,$(filter-out amx,$(ISAS)),$(patsubst %.c,$(or $(PLAIN),$(BUILD))/obj/%.$(isa).o,$(SRC_isa))) $(patsubst %.c,$(or $(PLAIN),$(BUILD))/obj/%.amx.o,$(SRC_amx))
 
 PYTHON  ?= /usr/bin/python3
 # Most of an end-to-end test is waiting: for leases that expire, workers that fall silent, syncs of files.
@@ -128,17 +135,15 @@ endef
 $(foreach isa,$(ISAS),$(eval $(call ISA_RULE,$(isa))))
 
 define LIB_RULE
-$(BUILD)/lib/lib$(1).a: $(call OBJ,$(SRC_$(1))) $(if $(filter model,$(1)),$(OBJ_isa) $(OBJ_cuda))
+$(BUILD)/lib/lib$(1).a: $(call OBJ_module,$(SRC_$(1))) $(if $(filter model,$(1)),$(OBJ_isa) $(OBJ_cuda))
 	@mkdir -p $$(@D)
 	@rm -f $$@
 	ar rcs $$@ $$^
 endef
 $(foreach m,$(MODULES),$(eval $(call LIB_RULE,$(m))))
 
-# Libraries and system libraries of module $(1), itself included.  PLAIN=folder: a build that has those of these modules already,
-# which are the same in this one.
-PLAIN_MODULES := threads json safetensors template wire http client comm model
-LINK_LIBS = $(foreach m,$(1) $(DEP_$(1)),$(or $(and $(PLAIN),$(filter $(PLAIN_MODULES),$(m)),$(PLAIN)),$(BUILD))/lib/lib$(m).a)
+# Libraries and system libraries of module $(1), itself included.
+LINK_LIBS = $(foreach m,$(1) $(DEP_$(1)),$(BUILD)/lib/lib$(m).a)
 LINK_SYS  = $(foreach m,$(1) $(DEP_$(1)),$(LIB_$(m)))
 
 # --- NCCL between the pool's GPUs (make cuda NCCL=1): what the services link for it ---------------------------------------
@@ -533,9 +538,9 @@ mpi: $(BUILD)/bin/trainer-server-mpi $(BUILD)/bin/generation-server-mpi $(BUILD)
 nccl: ## build the comm between GPUs and its test for a machine with several (skipped where NCCL is missing)
 	@if [ -n "$(HAS_NCCL)" ]; then $(MAKE) --no-print-directory -s $(BUILD)/tests/ranks/check_nccl; else echo "nccl: no nccl.h here, nothing was built"; fi
 
-cuda: ## build everything with CUDA, in build/cuda (needs nvcc; NCCL=1: with pushes over NCCL, in build/cuda-nccl)
+cuda: all ## build everything with CUDA, in build/cuda (needs nvcc; NCCL=1: with pushes over NCCL, in build/cuda-nccl)
 	@if [ ! -x "$(NVCC)" ]; then echo "make cuda: there is no nvcc ($(NVCC)); NVCC=/path/to/nvcc names one"; exit 1; fi
-	@$(MAKE) --no-print-directory BUILD=$(BUILD)/cuda$(if $(NCCL),-nccl) CUDA=1 cuda-programs
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/cuda$(if $(NCCL),-nccl) PLAIN=$(BUILD) CUDA=1 cuda-programs
 .PHONY: cuda-programs
 CUDA_RANKS = $(BUILD)/bin/trainer-server-mpi $(if $(OBJ_link),$(BUILD)/tests/ranks/check_nccl)
 cuda-programs: all $(CUDA_TESTS) $(BUILD)/tests/cuda/bench $(if $(HAS_MPI),$(CUDA_RANKS)) # with MPI and NCCL where they are
