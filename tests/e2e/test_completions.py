@@ -18,8 +18,6 @@ import pytest
 from contract import contract
 from harness import Cluster, Deadline, Standalone, call, digests, exchange, grpo_config
 
-pytestmark = pytest.mark.alone
-
 PATH = "/v1/completions"
 PROMPT = "7+5*3-4="
 STALL_MS = 1500
@@ -202,6 +200,7 @@ def test_curl_shows_a_readable_stream(gen):
     assert text == whole(gen, prompt=PROMPT, max_tokens=20, temperature=0, ignore_eos=True)["choices"][0]["text"]
 
 
+@pytest.mark.alone
 def test_tokens_come_while_the_rest_is_sampled(slow):
     """The first of many samples have been told long before the last begin."""
     with contextlib.ExitStack() as held:
@@ -348,6 +347,7 @@ def test_sixty_four_streams_at_once(gen):
 LARGE = dict(prompt=PROMPT, max_tokens=110, n=128, seed=1, ignore_eos=True, logprobs=20, return_token_ids=True)
 
 
+@pytest.mark.alone
 def test_readers_that_hang_up_free_what_they_held(gen):
     before = gauge(gen, "tokens_sampled_total")
     with gen.slowly():
@@ -359,6 +359,7 @@ def test_readers_that_hang_up_free_what_they_held(gen):
     assert gauge(gen, "tokens_sampled_total") - before < 20 * 128 * 110 / 2
 
 
+@pytest.mark.alone
 def test_a_reader_that_stops_reading_is_cut_off_and_holds_up_nobody(gen):
     cut = gauge(gen, "streams_cut_total")
     with Stream(gen.url, receive_bytes=65536, judged=False, **LARGE) as stuck:
@@ -372,6 +373,7 @@ def test_a_reader_that_stops_reading_is_cut_off_and_holds_up_nobody(gen):
             assert stuck.done, "what was cut off must not look complete"
 
 
+@pytest.mark.alone
 def test_a_reader_that_is_slow_gets_everything(patient):
     """It takes a little now and then: slower than the engine, faster than nothing."""
     expected = whole(patient, **LARGE)

@@ -12,8 +12,6 @@ import pytest
 
 from harness import BIN, ROOT
 
-pytestmark = pytest.mark.alone
-
 DEMO = ROOT / "deploy/demo"
 
 

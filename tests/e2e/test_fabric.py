@@ -16,8 +16,6 @@ import pytest
 from harness import SERVICE_OF, Cluster, HttpError, Service, call, digests, grpo_config, wait_until
 from ranks import Pool, rank_pids
 
-pytestmark = pytest.mark.alone
-
 ROUNDS = 4
 ABC = ("a", "b", "c")
 STAGE_TIMEOUT_MS = 3000
@@ -137,6 +135,7 @@ def test_a_trainer_alone_in_its_fabric_pushes_by_http(base_model, reference, tmp
         assert set(ways(cluster).values()) == {1} and cluster.trainer.metric("leasehold_trainer_communicators_total") == 0
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL, signal.SIGTERM], ids=["frozen", "killed", "leaving"])
 def test_a_server_lost_in_the_middle_of_a_run(base_model, reference, tmp_path, how):
     coordinator = ["--worker-ttl-ms", 2000, "--heartbeat-ms", 200]
@@ -206,6 +205,7 @@ def everywhere(way):
     return dict.fromkeys(ABC, way)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("joined", "victim"),
     [pytest.param(False, "c", id="before-joining", marks=pytest.mark.long), pytest.param(True, "c", id="leaf", marks=pytest.mark.long), pytest.param(True, "a", id="with-a-child")],
@@ -242,6 +242,7 @@ def test_flipped_bytes_are_refused_and_the_server_left_out(base_model, tmp_path)
         assert log.count("is pushed to by HTTP alone until it registers anew") == 1
 
 
+@pytest.mark.alone
 def test_a_fabric_that_does_not_work_rests(base_model, tmp_path):
     """`b` is named at a place where there is another: it never comes, though it lives, and nobody knows whose fault that is.  The next round is by
     HTTP at once, the one after it tries again, then two are by HTTP."""
@@ -259,6 +260,7 @@ def test_a_fabric_that_does_not_work_rests(base_model, tmp_path):
         assert hand.push(("a", "c"))[0] == {"a": "fabric", "c": "fabric"}, "other members are tried at once"
 
 
+@pytest.mark.alone
 def test_a_killed_server_takes_nobody_along(base_model, tmp_path):
     with by_hand(tmp_path, base_model) as hand:
         assert hand.push(ABC)[0] == everywhere("fabric")

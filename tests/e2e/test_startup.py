@@ -18,8 +18,6 @@ from contract import contract
 from harness import BIN, DATA, SERVICE_OF, Cluster, Deadline, Service, call, exchange, grpo_config
 from ranks import MPIRUN, environment
 
-pytestmark = pytest.mark.alone
-
 STOP_SECONDS = 2
 
 
@@ -229,6 +227,7 @@ def loading(folder, program):
     return Starting(folder, program, "--model", slow_model(folder), *args)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("program", ["trainer-server", "generation-server"])
 def test_a_service_that_loads_is_heard_and_stops_when_it_is_asked_to(tmp_path, program, how):
@@ -238,6 +237,7 @@ def test_a_service_that_loads_is_heard_and_stops_when_it_is_asked_to(tmp_path, p
     assert not service.port_file.exists()
 
 
+@pytest.mark.alone
 def test_a_trainer_that_loads_becomes_ready_and_its_port_file_says_when(tmp_path):
     with loading(tmp_path, "trainer-server") as trainer:
         trainer.is_heard()
@@ -247,6 +247,7 @@ def test_a_trainer_that_loads_becomes_ready_and_its_port_file_says_when(tmp_path
         trainer.stops()
 
 
+@pytest.mark.alone
 def test_a_folder_of_checkpoints_has_one_trainer_and_the_next_waits_a_little_for_it(tmp_path):
     """As a supervisor starts it whose old process still ends; over a link, as another container comes by another path."""
     (tmp_path / "alias").symlink_to("state")
@@ -280,6 +281,7 @@ def test_workers_that_start_before_their_coordinator_wait_without_a_warning(tmp_
             assert worker.log_text().count("waiting for") == 1
 
 
+@pytest.mark.alone
 def test_a_coordinator_that_waits_for_its_database_is_heard_and_stops_when_it_is_asked_to(tmp_path):
     """Somebody writes to the database meanwhile."""
     database = tmp_path / "coordinator.db"
@@ -302,6 +304,7 @@ BIG = {"hidden_size": 1024, "intermediate_size": 2048, "num_hidden_layers": 5, "
 DRAWING = ["--random-init", 1, "--state-dir", "state", "--chunk-tokens", 64]
 
 
+@pytest.mark.alone
 def test_a_trainer_that_draws_its_first_weights_stops_when_it_is_asked_to(tmp_path):
     """Seconds of computing, in which no file is waited for."""
     model = slow_model(tmp_path, **BIG)
@@ -314,6 +317,7 @@ def test_a_trainer_that_draws_its_first_weights_stops_when_it_is_asked_to(tmp_pa
         trainer.stops()
 
 
+@pytest.mark.alone
 def test_ranks_that_draw_their_first_weights_stop_when_mpirun_is_asked_to(tmp_path):
     model = slow_model(tmp_path, **BIG)
     with Starting(
@@ -358,6 +362,7 @@ def seconds_to_ready(folder, name, database):
     return took
 
 
+@pytest.mark.alone
 def test_a_coordinator_with_a_thousand_finished_runs_is_ready_within_a_second(tmp_path):
     """The best of three starts, of a database of real rows."""
     with Cluster(tmp_path / "one", trainer=["--random-init", 1, "--threads", 1]) as cluster:

@@ -6,8 +6,6 @@ import pytest
 
 from harness import BIN, DATA, Cluster, grpo_config
 
-pytestmark = pytest.mark.alone
-
 SHORT, LONG = 30, 150  # rounds; reading the whole past would cost a round of the long run five times that of the short one
 TIMES, SPARE = 2.0, 300  # what a round may cost more, and instructions on top: depths of trees, and what goes by the clock
 SPARE_OF_PASSES = 1000  # how many of a round's passes a preprocessor gets before the trainer begins them is chance
