@@ -127,10 +127,11 @@ $(BUILD)/obj/%.cu.o: %.cu
 # The page's files are put into the program.
 $(BUILD)/obj/services/coordinator/page/page_files.o: $(wildcard services/coordinator/page/files/*)
 
+# With -g1 for -g: to keep account of their locals for a debugger would double how long they compile.
 define ISA_RULE
 $(BUILD)/obj/common/model/cpu/isa/%.$(1).o: common/model/cpu/isa/%.c
 	@mkdir -p $$(@D)
-	$(CC) $(ALL_CFLAGS) $(ISA_OPT) $(ISA_$(1)) -DCPU_ISA=$(1) -c $$< -o $$@
+	$(CC) $(patsubst -g,-g1,$(ALL_CFLAGS)) $(ISA_OPT) $(ISA_$(1)) -DCPU_ISA=$(1) -c $$< -o $$@
 endef
 $(foreach isa,$(ISAS),$(eval $(call ISA_RULE,$(isa))))
 
