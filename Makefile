@@ -420,6 +420,11 @@ check: ## quick, for every commit: builds, layers, lint, dead code, sleeps, cont
 	@$(MAKE) --no-print-directory layers lint dead sleeps docs api-check demo-data unit
 
 test: ## everything that must pass before anything is published: check, then real services end to end
+	@$(MAKE) --no-print-directory before-e2e
+	@$(MAKE) --no-print-directory e2e
+
+.PHONY: before-e2e
+before-e2e: # .ci/run has the containers' images made beside it
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory mutants-sample
 	@$(MAKE) --no-print-directory -j2 -s model fuzz-corpus
@@ -429,7 +434,6 @@ test: ## everything that must pass before anything is published: check, then rea
 	@$(MAKE) --no-print-directory -j2 -s faults mpi
 	@$(MAKE) --no-print-directory -s manifests
 	@$(MAKE) --no-print-directory -s fault SAMPLE=12
-	@$(MAKE) --no-print-directory e2e
 
 test-all: ## the long tiers too: all strings for the tokenizers, families, losses, all mutants, speed, load, benches, sanitizers, schemathesis, the page in a browser, kill -9 of every role, the demo's seeds and controls
 	@$(MAKE) --no-print-directory test

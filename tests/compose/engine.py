@@ -195,3 +195,7 @@ def build(service, files=("docker-compose.yml",), profiles=()):
 
 def image_mb(image):
     return int(docker("image", "inspect", "-f", "{{.Size}}", image)) / 1e6
+
+
+if __name__ == "__main__":  # the image alone, so that the tests find it built
+    build("coordinator")
