@@ -31,7 +31,7 @@ void digest_update_text(struct digest_state *s, const char *text);
 void digest_end(struct digest *out, struct digest_state *s);
 void digest_of(struct digest *out, const void *bytes, size_t len);
 
-/* Writes 2 * count lower-case hexadecimal digits and NUL.  Reads them back: false unless text is exactly so many
+/* Writes 2 * count lower-case hexadecimal digits and NUL.  Reads them back: false unless text is exactly that many
  * digits, of either case. */
 void hex_write(char *out, const void *bytes, size_t count);
 bool hex_read(void *bytes, size_t count, const char *text);

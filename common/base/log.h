@@ -1,9 +1,9 @@
 /* Log lines on stderr, one an event: as text, `2026-01-01T00:00:00.000Z level component message`, or as logfmt or JSON
  * with keys of their own: time, level, service, what the thread works for, message.  Thread-safe; one write(2) a line.
  *
- * What a thread works for is its context.  Whoever begins a piece of work for another thread or peer sets it (a
- * request, a driver's turn, a lease), and every line that is logged until it is cleared has it, whatever the line says.
- * A context goes from thread to thread by log_context_save in the one and log_context_restore in the other. */
+ * A thread's context names the work that it does.  The code that begins a piece of work for another thread or peer sets
+ * it (a request, a driver's turn, a lease), and every line that is logged until it is cleared has it, whatever the line
+ * says. A context goes from thread to thread by log_context_save in the one and log_context_restore in the other. */
 #ifndef LEASEHOLD_BASE_LOG_H
 #define LEASEHOLD_BASE_LOG_H
 

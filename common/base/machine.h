@@ -1,5 +1,5 @@
-/* What this process may take of the machine: memory and cores, as far as its control groups (v2 or v1, its own and
- * those above it) leave them.
+/* Finds out how much memory and how many cores of the machine this process may take, as far as its control groups (v2
+ * or v1, its own and those above it) leave them.
  *
  * Memory is the least of the machine's available memory, the rest that the control groups leave, and the operator's
  * bound; file caches that a control group could drop at once do not count as used.  Cores are those of the affinity
@@ -20,7 +20,7 @@ struct memory_room {
 
 /* root: the folder that holds /proc and /sys, "" except in tests. */
 void memory_room_read(struct memory_room *out, const char *root, size_t bound);
-/* Of the host's memory; SIZE_MAX when no bound is known. */
+/* How much of the host's memory is left; SIZE_MAX when no bound is known. */
 size_t memory_room_left(const struct memory_room *room);
 
 /* Bytes that this process may still write where the file or folder lies; NaN: unknown. */

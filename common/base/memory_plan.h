@@ -31,9 +31,9 @@ size_t memory_plan_total(const struct memory_plan *plan);
 size_t memory_plan_device(const struct memory_plan *plan);
 /* Logs it, and registers leasehold_memory_planned_bytes{part="..."}. */
 void memory_plan_show(const struct memory_plan *plan);
-/* Of a plan that was shown and is over, while the service goes on: its parts' metrics are 0. */
+/* Ends a plan that was shown, while the service goes on: sets its parts' metrics to 0. */
 void memory_plan_over(const struct memory_plan *plan);
-/* Of the plan that the service goes by: registers leasehold_memory_needed_bytes and leasehold_memory_room_bytes, each
+/* For the plan that the service goes by: registers leasehold_memory_needed_bytes and leasehold_memory_room_bytes, each
  * {where="host"} and {where="device"}. */
 void memory_plan_show_room(const struct memory_plan *plan, const struct memory_room *room);
 /* RC_NO_MEMORY when `what` needs more than is left of the host's memory or of the device's; the message names every

@@ -21,7 +21,7 @@ struct tls_settings {
   const char *peer_name;   /* what peers' certificates must hold for in the place of their URL's host */
 };
 
-/* Of every program that calls others. */
+/* The flags of every program that calls others. */
 #define TLS_CLIENT_OPTIONS(tls)                                                                                    \
   {"tls-cert",                                                                                                     \
    OPTION_STRING,                                                                                                  \
@@ -29,7 +29,7 @@ struct tls_settings {
    "",                                                                                                             \
    0,                                                                                                              \
    0,                                                                                                              \
-   "certificate (PEM, with those between it and its authority): a service listens on https with it, and every "    \
+   "certificate (PEM, with its intermediates): a service listens on https with it, and every "                     \
    "program shows it to a peer that asks for one"},                                                                \
       {"tls-key", OPTION_STRING, &(tls)->key, "", 0, 0, "the certificate's key (PEM)"},                            \
       {"tls-ca",                                                                                                   \
@@ -38,10 +38,11 @@ struct tls_settings {
        "",                                                                                                         \
        0,                                                                                                          \
        0,                                                                                                          \
-       "certificates (PEM) of the authorities of https peers; empty: those that the system trusts"},               \
+       "CA certificates (PEM) that https peers' certificates are checked against; empty: those that the system "   \
+       "trusts"},                                                                                                  \
   {                                                                                                                \
     "tls-peer-name", OPTION_STRING, &(tls)->peer_name, "", 0, 0,                                                   \
-        "the name that certificates of https peers must hold for, in the place of their URL's host"                \
+        "the name that https peers' certificates must be valid for, instead of their URL's host"                   \
   }
 
 /* The flags that every service has. */
@@ -77,8 +78,8 @@ struct program_settings {
        "",                                                                                                      \
        0,                                                                                                       \
        0,                                                                                                       \
-       "hosts that may be called though others name them, as gen-1,10.1.0.0/16,private; default loopback, and " \
-       "private where --bind or --coordinator is beyond it"},                                                   \
+       "hosts that this service may call when others name them, such as gen-1,10.1.0.0/16,private; default: "   \
+       "loopback, and private too when --bind or --coordinator is beyond loopback"},                            \
       {"insecure",                                                                                              \
        OPTION_BOOL,                                                                                             \
        &(settings)->insecure,                                                                                   \
@@ -94,15 +95,15 @@ struct program_settings {
        "",                                                                                                      \
        0,                                                                                                       \
        0,                                                                                                       \
-       "certificates (PEM) of the authorities of clients: every client but of open routes must show one "       \
-       "they signed; empty: none is asked for"},                                                                \
+       "CA certificates (PEM): every client must show a certificate that one of them signed, except on open "   \
+       "routes; empty: no client is asked for one"},                                                            \
       {"log-format",                                                                                            \
        OPTION_STRING,                                                                                           \
        &(settings)->log_format,                                                                                 \
        "text",                                                                                                  \
        0,                                                                                                       \
        0,                                                                                                       \
-       "text, logfmt or json; the latter two with keys of their own: run, round, lease, trace ..."},            \
+       "text, logfmt or json; the latter two have separate keys: run, round, lease, trace ..."},                \
       SERVICE_LIMIT_OPTIONS(&(settings)->limits)
 
 struct program {

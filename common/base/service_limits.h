@@ -9,7 +9,7 @@
 
 struct service_limits {
   int64_t connections_max;            /* open at once, besides a reserve that answers the health routes only */
-  int64_t incomplete_per_address_max; /* connections of one address whose request is still coming */
+  int64_t incomplete_per_address_max; /* connections from one address whose request is still incomplete */
   int64_t head_timeout_ms;            /* from a request's first byte until its head is complete */
   int64_t body_timeout_ms;            /* how far a body, or the reading of an answer, may fall behind its pace */
   int64_t pace_bytes;                 /* that pace, per second */
@@ -44,35 +44,35 @@ struct service_limits {
        SERVICE_TEXT(SERVICE_INCOMPLETE_PER_ADDRESS_MAX),                                                              \
        1,                                                                                                             \
        65536,                                                                                                         \
-       "connections of one address whose request is still coming"},                                                   \
+       "connections from one address whose request is still incomplete"},                                             \
       {"head-timeout-ms",                                                                                             \
        OPTION_INT,                                                                                                    \
        &(limits)->head_timeout_ms,                                                                                    \
        SERVICE_TEXT(SERVICE_HEAD_TIMEOUT_MS),                                                                         \
        10,                                                                                                            \
        3600000,                                                                                                       \
-       "a request's line and headers must be complete within"},                                                       \
+       "how long a request's line and headers may take to arrive"},                                                   \
       {"body-timeout-ms",                                                                                             \
        OPTION_INT,                                                                                                    \
        &(limits)->body_timeout_ms,                                                                                    \
        SERVICE_TEXT(SERVICE_BODY_TIMEOUT_MS),                                                                         \
        10,                                                                                                            \
        3600000,                                                                                                       \
-       "how far a body that comes, or a peer that takes its answer, may fall behind --pace-bytes"},                   \
+       "how far the sender of a body, or the reader of an answer, may fall behind --pace-bytes"},                     \
       {"pace-bytes",                                                                                                  \
        OPTION_INT,                                                                                                    \
        &(limits)->pace_bytes,                                                                                         \
        SERVICE_TEXT(SERVICE_PACE_BYTES),                                                                              \
        1,                                                                                                             \
        1 << 30,                                                                                                       \
-       "the slowest pace of a body and of an answer, in bytes per second"},                                           \
+       "the slowest pace allowed for a body and for an answer, in bytes per second"},                                 \
       {"idle-timeout-ms",                                                                                             \
        OPTION_INT,                                                                                                    \
        &(limits)->idle_timeout_ms,                                                                                    \
        SERVICE_TEXT(SERVICE_IDLE_TIMEOUT_MS),                                                                         \
        10,                                                                                                            \
        3600000,                                                                                                       \
-       "a connection without a request is closed after"},                                                             \
+       "how long a connection without a request stays open"},                                                         \
       {"handler-threads",                                                                                             \
        OPTION_INT,                                                                                                    \
        &(limits)->handler_threads,                                                                                    \
@@ -82,7 +82,7 @@ struct service_limits {
        "threads for requests that take long to work on"},                                                             \
   {                                                                                                                   \
     "handler-queue-max", OPTION_INT, &(limits)->handler_queue_max, SERVICE_TEXT(SERVICE_HANDLER_QUEUE_MAX), 1, 65536, \
-        "requests that may wait for those threads; 503 beyond"                                                        \
+        "requests that may wait for those threads; further ones get 503"                                              \
   }
 
 #endif

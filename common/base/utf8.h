@@ -56,7 +56,7 @@ static inline size_t utf8_cut(const char *text, size_t len) {
   return len;
 }
 
-/* Of a text that ends with a zero: is all of it visible ASCII?  A blank is not. */
+/* Is all of a NUL-terminated text visible ASCII? A blank is not. */
 static inline bool ascii_visible(const char *text) {
   for (; *text; text++)
     if ((unsigned char)*text <= ' ' || (unsigned char)*text > '~') return false;

@@ -1,5 +1,6 @@
-/* What the services' --plan is asked and answers, as JSON on standard input and output: what each would need and how
- * fast it would compute, before it runs.  `leasehold doctor --model` asks, with services/cli/commands/before.c.
+/* The question that the services' --plan is asked, and its answer, as JSON on standard input and output: what each
+ * would need and how fast it would compute, before it runs.  `leasehold doctor --model` asks, with
+ * services/cli/commands/before.c.
  *
  *   request   {"groups", "samples", "prompt_tokens", "new_tokens", "measure_ms", "run"}    all may be left out
  *   answer    an object; "memory" is memory_report_write's

@@ -1,4 +1,4 @@
-/* What a thread works for when it works for a lease: its log context, and a span of its own below the lease's. */
+/* The context of a thread that works for a lease: its log context, and a span of its own below the lease's. */
 #ifndef LEASEHOLD_CLIENT_LEASE_WORK_H
 #define LEASEHOLD_CLIENT_LEASE_WORK_H
 

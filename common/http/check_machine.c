@@ -1,4 +1,4 @@
-/* Looks at the machine for whoever asks. */
+/* Measures the machine: its disk, its clock, its ports and its libraries. */
 #include "common/http/check_machine.h"
 
 #include <curl/curl.h>
@@ -30,7 +30,7 @@ void http_check_disk(struct http_request *r, const char *dir) {
   struct err err = {0};
   enum rc rc = RC_FULL;
   if (atomic_flag_test_and_set(&measuring)) {
-    err_set(&err, rc, NULL, "the disk is being measured for somebody else; try again");
+    err_set(&err, rc, NULL, "the disk is being measured for another request; try again");
   } else {
     rc = file_disk_speed(&speed, dir, &err);
     atomic_flag_clear(&measuring);

@@ -1,4 +1,4 @@
-/* What a service finds on its machine, for `leasehold doctor`: how fast a disk is, what the clock shows; and before it
+/* Measures a service's machine for `leasehold doctor`: how fast a disk is, what the clock shows; and before the service
  * runs, with --plan, whether its port is free and which libraries it is linked with. */
 #ifndef LEASEHOLD_HTTP_CHECK_MACHINE_H
 #define LEASEHOLD_HTTP_CHECK_MACHINE_H

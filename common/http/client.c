@@ -284,8 +284,7 @@ static enum rc explain(const struct http_client *c, const struct exchange *x, CU
   if (x->refused)
     return err_set(
         err, RC_FORBIDDEN, NULL,
-        "%s %s: its host is none that this service may call; where it should, start it with --allow-hosts that "
-        "name it",
+        "%s %s: this service may not call that host; if it should, start it with --allow-hosts that name the host",
         call->method, call->url);
   if (x->too_large || code == CURLE_FILESIZE_EXCEEDED)
     return err_set(err, RC_TOO_LARGE, NULL, "%s %s: an answer of at most %zu bytes was expected, but a longer one came",

@@ -61,7 +61,7 @@ struct http_answer {
 };
 
 /* RC_OK whenever a complete answer arrived, whatever its status; RC_UNAVAILABLE (cannot connect, reset, cancelled),
- * RC_TIMEOUT, RC_TOO_LARGE; RC_FORBIDDEN: the host is none that may be called, and nothing was sent. */
+ * RC_TIMEOUT, RC_TOO_LARGE; RC_FORBIDDEN: the host may not be called, and nothing was sent. */
 enum rc http_client_call(struct http_client *c, const struct http_call *call, struct http_answer *answer,
                          struct err *err);
 void http_answer_free(struct http_answer *a);

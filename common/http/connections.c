@@ -251,7 +251,7 @@ enum rc connection_admit(struct connections *t, struct http_connection *c, bool 
   const int64_t end_ms = clock_monotonic_ms() + t->limits->body_timeout_ms;
   const bool counts = !c->reserve && c->state == CONNECTION_HEAD; /* already one of its address's incomplete */
   if (body && !counts && !address_has_room(t, c->address))
-    return err_set(err, RC_FULL, NULL, "%d requests of this address are still coming, no more are taken",
+    return err_set(err, RC_FULL, NULL, "%d requests from this address are still incomplete, no more are accepted",
                    t->addresses[c->address].incomplete);
   if (c->reserve && t->used >= t->limits->connections_max)
     return err_set(err, RC_UNAVAILABLE, NULL, "all %lld connections are taken", (long long)t->limits->connections_max);

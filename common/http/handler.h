@@ -84,7 +84,7 @@ bool http_body_is_bytes(const struct http_request *r);
  * service's bodies first.  RC_INVALID when it is not an acceptable document, RC_TOO_LARGE (too many nodes, or more
  * memory than there could ever be), RC_FULL (no room now), RC_NO_MEMORY. */
 enum rc http_body_json(struct http_request *r, const struct json **out, struct err *err);
-/* The same for a body that has documents of others in it, as the schema of a tool: numbers beyond 64 bits or a double
+/* The same for a body that contains others' documents, such as a tool's schema: numbers beyond 64 bits or a double
  * become the nearest reals, in place of a refusal. */
 enum rc http_body_json_fitted(struct http_request *r, const struct json **out, struct err *err);
 struct arena *http_arena(struct http_request *r);

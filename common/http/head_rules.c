@@ -1,4 +1,4 @@
-/* Refuses heads that two readers could understand differently, and requests that a web page of others has made.
+/* Refuses heads that two readers could understand differently, and requests that a foreign web page has made.
  *
  * Of one meaning (400, and the connection ends, because where its next request begins is uncertain): one Host, one
  * Content-Length, no length beside a Transfer-Encoding, which is chunked, a Host of a host's letters, no NUL.

@@ -1,4 +1,4 @@
-/* What a request's head must be before anything else is asked about it (head_rules.c). */
+/* Checks that a request's head is sound before anything else is asked about it (head_rules.c). */
 #ifndef LEASEHOLD_HTTP_HEAD_RULES_H
 #define LEASEHOLD_HTTP_HEAD_RULES_H
 

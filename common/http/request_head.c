@@ -58,7 +58,7 @@ static void refuse_role(struct http_request *r) {
   char wanted[64], has[64];
   name_roles(wanted, sizeof wanted, roles_of(r->route) | HTTP_ADMIN);
   name_roles(has, sizeof has, r->caller.roles);
-  err_set(&err, RC_FORBIDDEN, NULL, "a token of %s was expected for %s %s, but one of %s came", wanted,
+  err_set(&err, RC_FORBIDDEN, NULL, "a token of role %s was expected for %s %s, but one of role %s came", wanted,
           r->route->method, r->route->path, has);
   request_refuse(r, MHD_HTTP_FORBIDDEN, &err);
 }
@@ -123,7 +123,7 @@ static void check_encoding(struct http_request *r) {
   const char *encoding = http_header(r, MHD_HTTP_HEADER_CONTENT_ENCODING);
   if (encoding == NULL || strcasecmp(encoding, "identity") == 0 || !request_has_body(r)) return;
   err_set(&err, RC_UNSUPPORTED, MHD_HTTP_HEADER_CONTENT_ENCODING,
-          "a body as it is was expected, but one by the encoding \"%.40s\" came: send it without Content-Encoding",
+          "an unencoded body was expected, but one of encoding \"%.40s\" came: send it without Content-Encoding",
           encoding);
   request_refuse(r, MHD_HTTP_UNSUPPORTED_MEDIA_TYPE, &err);
 }

@@ -1,4 +1,4 @@
-/* What is logged on behalf of a request: its number, its trace, its id, what its path names.
+/* Gives a request's log lines their context: its number, its trace, its id, the ids in its path.
  *
  * The thread that calls a request's handler has it as its log context from request_log_begin to request_log_end; work
  * that the handler hands to other threads takes it along (common/base/log.h). */

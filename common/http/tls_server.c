@@ -55,7 +55,8 @@ void tls_server_register(struct http_server *s) {
   }
 }
 
-/* What has come is read first: closing a socket with unread bytes would reset it, and take the answer along. */
+/* Bytes that have arrived are read first: closing a socket with unread bytes would reset it, and take the answer
+ * along. */
 static void answer_plain(int fd) {
   static const char words[] =
       "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"

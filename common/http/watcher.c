@@ -32,8 +32,8 @@ static const uint64_t WAKE = UINT64_MAX;
 /* In the place of the C library's, for the whole program, because of libmicrohttpd: no array is ever filled.
  *
  * After a call that fills its array of 128, libmicrohttpd 0.9.75 (Debian 12; MHD_epoll) asks for more before it works
- * on what it has, and is ready to wait as long as the first time.  When exactly so many connections had something to
- * say, and nobody comes after them, their requests lie unread until somebody does, or until they are late:
+ * on what it has, and is ready to wait as long as the first time.  When exactly that many connections had something to
+ * say, and none comes after them, their requests lie unread until one does, or until they are late:
  *
  *   384 peers at once --> 128 events, 128, 128, then it waits --> 408 for all of them after head_timeout_ms
  *

@@ -26,7 +26,7 @@ static enum rc parse_exactness(struct device *out, const char *exactness, struct
     return err_set(err, RC_INVALID, "exactness", "expected invariant or fastest, got \"%.40s\"", exactness);
   if (out->exactness == EXACTNESS_FASTEST && !out->cuda)
     return err_set(err, RC_INVALID, "exactness",
-                   "fastest is a choice of --device cuda; the CPU's kernels are invariant");
+                   "fastest is only for --device cuda; the CPU's kernels are invariant");
   return RC_OK;
 }
 
@@ -45,7 +45,7 @@ enum rc device_parse(struct device *out, const char *name, const char *exactness
   return ops_cuda_check(out->index, err);
 #else
   return err_set(err, RC_UNSUPPORTED, "device",
-                 "this build has no CUDA, so it cannot compute on %.40s; `make cuda` builds one that has", name);
+                 "this build has no CUDA, so it cannot compute on %.40s; `make cuda` builds one that can", name);
 #endif
 }
 

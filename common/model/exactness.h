@@ -1,4 +1,4 @@
-/* How exactly a device computes, and the identity of a device: types that device.h and the tables share. */
+/* Types for how exactly a device computes, and for a device's identity, which device.h and the tables share. */
 #ifndef LEASEHOLD_MODEL_EXACTNESS_H
 #define LEASEHOLD_MODEL_EXACTNESS_H
 

@@ -3,8 +3,8 @@
  *   model.safetensors.index.json   {"metadata": {...}, "weight_map": {"<tensor>": "<file>", ...}}
  *   <file>                         a safetensors file beside it, each mapped
  *
- * The shards' tensors become one list, so that whoever fills weights need not know how many files they came in.  As in
- * transformers, model.safetensors wins over an index beside it, and a tensor that a shard holds without the index
+ * The shards' tensors become one list, so that code that fills weights need not know how many files they came in.  As
+ * in transformers, model.safetensors wins over an index beside it, and a tensor that a shard holds without the index
  * naming it counts like any other.  A file's name must be a plain name: an index cannot lead out of its folder.
  *
  * Called by the services that load a model's folder; the result is immutable, and any thread may read it. */

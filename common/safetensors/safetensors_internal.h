@@ -1,4 +1,4 @@
-/* What the reader of a file and the reader of a folder share; not for use outside common/safetensors. */
+/* Shared by the reader of a file and the reader of a folder; not for use outside common/safetensors. */
 #ifndef LEASEHOLD_SAFETENSORS_SAFETENSORS_INTERNAL_H
 #define LEASEHOLD_SAFETENSORS_SAFETENSORS_INTERNAL_H
 

@@ -1,8 +1,8 @@
-/* Which core a pool's threads run on, where a process may use as many cores as its pool has threads.
+/* Binds a pool's threads to cores, where the process may use as many cores as its pool has threads.
  *
  * As soon as another process keeps a core busy, the scheduler often wakes a worker on the caller's core: then two
  * threads of the pool share one core and the other process has one to itself.  So each worker is bound to a core.  The
- * caller's thread, which belongs to whoever runs the pool, is not bound; it leaves the workers' cores to them.  A
+ * caller's thread, which belongs to the pool's user, is not bound; it leaves the workers' cores to them.  A
  * worker gives its core away between two parts, where nobody waits for it; the caller has no such moment.  So when
  * another process takes time from the caller and none from a worker, these two change places.
  *

@@ -1,5 +1,5 @@
-/* What a large message says about its sender in its headers: the epoch and the fence that it acts under, and the worker
- * that sends it.
+/* The claim that a large message makes about its sender in its headers: the epoch and the fence under which it acts,
+ * and the worker that sends it.
  *
  *   client: claim_write --headers--> http_route.admit: claim_read, refused or --body--> handler: claim_agrees
  *
@@ -27,9 +27,9 @@ struct claim {
   const char *worker; /* NULL: none */
 };
 
-/* Of the three headers' texts, each NULL when it did not come.  RC_INVALID names the field that is no number. */
+/* Reads the three headers' texts, each NULL when it did not come.  RC_INVALID names the field that is not a number. */
 enum rc claim_read(struct claim *out, const char *epoch, const char *fence, const char *worker, struct err *err);
-/* RC_INVALID when a header says otherwise than the body; worker_id NULL: the body names none. */
+/* RC_INVALID when a header contradicts the body; worker_id NULL: the body names none. */
 enum rc claim_agrees(const struct claim *c, uint64_t epoch, uint64_t fence, const char *worker_id, struct err *err);
 
 /* The headers of a request, as the client sends them. */

@@ -62,7 +62,7 @@ struct lease {
   const char *traceparent; /* the round's trace (common/http/trace.h); NULL: none, left out.  For logs alone */
   struct partial_sample *partials; /* tokens that an earlier holder handed back */
   size_t partial_count;
-  /* Of one that was decoded: a member that this program does not know, as a newer coordinator's may have; NULL: none.
+  /* Set by decoding: a member that this program does not know, as a newer coordinator's lease may have; NULL: none.
    * It could change what is sampled, so the lease is handed back, refused (lease_known). */
   const char *unknown;
 };
@@ -116,7 +116,7 @@ enum rc lease_request_decode(struct lease_request *m, const struct json *body, s
 void lease_answer_encode(const struct lease_answer *m, struct buf *out);
 /* One lease's unknown members do not keep the others from being read: struct lease says which it has. */
 enum rc lease_answer_decode(struct lease_answer *m, const struct json *body, struct arena *arena, struct err *err);
-/* RC_INVALID, in words for whoever runs the pool, where it has a member that is unknown here. */
+/* RC_INVALID, in words for the pool's operator, where it has a member that is unknown here. */
 enum rc lease_known(const struct lease *m, struct err *err);
 void lease_result_encode(const struct lease_result *m, struct buf *out);
 /* Checks bounds, equal lengths, finite log-probabilities <= 0 (a NaN cannot be written in JSON; 1e999 is refused),

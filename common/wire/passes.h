@@ -61,8 +61,8 @@ enum rc pass_answer_decode(struct pass_answer *m, const struct json *body, struc
  * receiver's to check.  *m and what it points to live in the arena, nothing in bytes. */
 enum rc pass_result_encode(const struct pass_result *m, struct buf *out, struct err *err);
 enum rc pass_result_decode(struct pass_result *m, const void *bytes, size_t len, struct arena *arena, struct err *err);
-/* Of what a result says: everything but worker, epoch and fence.  A repeat has the same digest.  The answer to a result
- * is a struct lease_result_answer. */
+/* The digest of a result's content: everything but worker, epoch and fence.  A repeat has the same digest.  The answer
+ * to a result is a struct lease_result_answer. */
 void pass_result_digest(struct digest *out, const struct pass_result *m);
 
 #endif

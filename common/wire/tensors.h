@@ -23,7 +23,7 @@ void wire_append_segments(struct buf *out, const struct sample_segment *segments
 /* The JSON under `key` of the metadata; the caller frees it. */
 enum rc wire_tensors_metadata(struct json **out, const struct st_file *f, const char *key, struct err *err);
 enum rc wire_tensors_counted(const struct st_file *f, size_t tensors, struct err *err);
-/* A copy in the arena; columns 0: one dimension, else two, the second of so many. */
+/* A copy in the arena; columns 0: one dimension; else two, the second of `columns`. */
 enum rc wire_tensor_read(void **out, size_t *rows, const struct st_file *f, const char *name, enum st_dtype dtype,
                          int columns, struct arena *arena, struct err *err);
 /* The same of one dimension, where it lies in the file's bytes, not to be changed; copied only where it lies askew for

@@ -24,7 +24,7 @@ struct training_config {
   double clip_low, clip_high;
   double importance_cap; /* of "tis", at least 1; 0 for the others, and then left out of messages */
   double kl_coefficient;
-  /* Of the KL term; all that follows is left out of messages where it is as here: "k3", "loss", "" and 0. */
+  /* The KL term's fields; each is left out of messages where it has its default: "k3", "loss", "" and 0. */
   const char *kl_estimator; /* "k1" | "k2" | "k3" */
   const char *kl_in; /* "loss" | "reward": then the trainer takes it off the advantages, whose kind it is told: */
   const char *advantage;    /* "leave_one_out" | "group_centered"; "" unless kl_in is "reward" */
@@ -116,8 +116,9 @@ struct batch_sample {
   struct json_f32s behaviour;
   /* One for each trained token, where the group says so. */
   struct json_f32s reference;
-  /* Of a batch that is verified: the version drew the trained tokens from this one on, and computed all that they
-   * attended to; may be as many as there are.  -1: who drew the sample promises no equal bits. */
+  /* In a batch that is verified: the version drew the trained tokens from this one on, and computed all that they
+   * attended to; the number of trained tokens: none. -1: the worker that drew the sample does not promise equal
+   * bits. */
   int32_t exact_from;
 };
 struct batch_group {
@@ -127,11 +128,12 @@ struct batch_group {
   bool has_reference;
   int64_t round;   /* in which it was issued; of a batch that is verified, else 0 and left out of messages */
   int64_t ordinal; /* in its round, refills counted; of a check or of such a batch, else 0 and left out of messages */
-  /* Of a check: where all draws are the same the trainer may take its gradient at once; the batch that has the same
+  /* In a check: where all draws are the same the trainer may take its gradient at once; the batch that has the same
    * group later finds it done.  false is left out of messages. */
   bool ahead;
-  /* Of a group that goes ahead: logprobs_digest of what was recorded of its samples.  Where the trainer's own are
-   * others the group will be refused, so its gradient stays out.  Zero: any will do; left out of messages. */
+  /* For a group that goes ahead: logprobs_digest of the log-probabilities recorded for its samples.  Where the
+   * trainer's own differ the group will be refused, so its gradient stays out.  Zero, and left out of messages: any
+   * will do. */
   struct digest recorded_sha256;
   struct batch_sample *samples;
   size_t sample_count;
@@ -355,10 +357,10 @@ enum rc submit_batch_decode_tensors(struct submit_batch *m, const void *bytes, s
 enum rc batch_status_encode_tensors(const struct batch_status *m, struct buf *out, struct err *err);
 enum rc batch_status_decode_tensors(struct batch_status *m, const void *bytes, size_t len, struct arena *arena,
                                     struct err *err);
-/* Of what a batch asks for, in whichever form it came: everything but epoch, fence and the reference's
+/* The digest of what a batch asks for, in whichever form it came: everything but epoch, fence and the reference's
  * log-probabilities, which are the same wherever they are computed: a batch may come again with or without them. */
 void submit_batch_digest(struct digest *out, const struct submit_batch *m);
-/* Of a group's samples, likewise. */
+/* The digest of a group's samples, likewise. */
 void batch_group_digest(struct digest *out, const struct batch_group *g);
 void submit_step_encode(const struct submit_step *m, struct buf *out);
 enum rc submit_step_decode(struct submit_step *m, const struct json *body, struct arena *arena, struct err *err);

@@ -24,7 +24,7 @@ enum worker_kind {
 };
 
 /* The promise of a worker's kernels.  "invariant": a row's bits do not depend on the other rows; "fastest": they
- * may; "foreign": an engine of others samples for the worker, and its arithmetic is unknown. */
+ * may; "foreign": a foreign engine samples for the worker, and its arithmetic is unknown. */
 enum worker_exactness { WORKER_INVARIANT, WORKER_FASTEST, WORKER_FOREIGN };
 
 /* What a worker's kernels run on.  Kinds have bits of their own; of one kind all levels and models agree. */
@@ -50,9 +50,9 @@ struct worker_register {
   enum worker_exactness exactness;
   enum worker_device device; /* "cpu", also when absent | "cuda" */
   struct worker_fabric fabric;
-  /* A generation-server's: whoever shows it may push weights to this server, and it is good for nothing else.  The
-   * coordinator tells the trainer, who so needs to show no token of its own.  In the characters of a name; NULL: none
-   * is asked for. */
+  /* A generation-server's: a client that shows it may push weights to this server, and it is good for nothing else.
+   * The coordinator tells the trainer, who so needs to show no token of its own.  In the characters of a name; NULL:
+   * none is asked for. */
   const char *push_token;
   const char *identity; /* kept by a trainer in its state directory, in the characters of a name; NULL: none */
 };

@@ -173,7 +173,7 @@ LYING_FILES = {
     "tokenizer: a merge of a missing token": ("tokenizer.json", tokenizer_with(merges=["q zzz"]), r'tokenizer.json: model.merges\[0\]: expected tokens of the vocabulary, "zzz" is not'),
     "tokenizer: a merge into itself": ("tokenizer.json", tokenizer_with(merges=[["a", ""]]), "such a merge would never end"),
     "tokenizer: an id twice": ("tokenizer.json", tokenizer_with(vocab={"zzz": 7}), "tokenizer.json: model.vocab: expected each id once"),
-    "tokenizer: more tokens than the model has": ("tokenizer.json", tokenizer_with(vocab={"zzz": 300}), 'the token "zzz" with id 300, and the model.s vocab_size is 272: they are not of one model'),
+    "tokenizer: more tokens than the model has": ("tokenizer.json", tokenizer_with(vocab={"zzz": 300}), 'the token "zzz" with id 300, and the model.s vocab_size is 272: they do not belong to one model'),
     "tokenizer: an added token on another's id": ("tokenizer.json", tokenizer_with(added=[{"id": 5, "content": "<x>"}]), r"added_tokens\[3\]: expected each id once"),
     "tokenizer: an added token under two ids": ("tokenizer.json", tokenizer_with(added=[{"id": 259, "content": "<|im_end|>"}]), "expected id 258"),
     "tokenizer: deep": ("tokenizer.json", b"[" * 5000, "tokenizer.json: expected JSON nested at most"),

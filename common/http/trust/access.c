@@ -10,7 +10,7 @@ static enum rc check_bind(const struct http_access *a, const struct program_sett
   if (rc != RC_OK || loopback) return rc;
   return err_set(
       err, RC_INVALID, "bind",
-      "--bind %.100s would let in everybody who reaches this machine: give --token-dir or --auth-token, listen on "
+      "--bind %.100s would admit everybody who can reach this machine: give --token-dir or --auth-token, listen on "
       "127.0.0.1, or say --insecure",
       s->bind);
 }

@@ -1,5 +1,5 @@
-/* Who may call this process, and what it says to which hosts: tokens (tokens.h) and allowed hosts (hosts.h) of its
- * flags.
+/* Knows who may call this process, and which token it may show to which hosts: the tokens (tokens.h) and allowed hosts
+ * (hosts.h) of its flags.
  *
  * Made by main before any thread, handed to the server and to every client that calls other services, closed after all
  * of them.  Any thread may use it. */
@@ -17,8 +17,8 @@ struct http_access {
   bool hosts_given; /* --allow-hosts was: not the default */
 };
 
-/* shows: the role whose token this service shows; 0: it calls nobody.  coordinator: NULL, "" or its URL, whose host is
- * allowed.  RC_INVALID: a flag is wrong, or the service would listen beyond loopback with no token asked for, and no
+/* shows: the role whose token this service shows; 0: it calls no service.  coordinator: NULL, "" or its URL, whose host
+ * is allowed.  RC_INVALID: a flag is wrong, or the service would listen beyond loopback with no token asked for, and no
  * --insecure that says so. */
 enum rc http_access_open(struct http_access **out, const struct program_settings *settings, unsigned shows,
                          const char *coordinator, struct err *err);

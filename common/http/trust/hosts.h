@@ -1,4 +1,4 @@
-/* The hosts that this process may call on the word of others: URLs that workers register or that messages bring.
+/* The hosts that this process may call when others name them: in URLs that workers register or that messages bring.
  *
  *   --allow-hosts 10.1.0.0/16,[fd00:7::]/48,gen-1,.pool.example,private
  *
@@ -25,7 +25,7 @@ struct hosts;
 struct sockaddr;
 
 /* list NULL or "": the default above.  also: NULL, "" or a URL whose host is allowed too (the coordinator's).
- * RC_INVALID names the entry that is none, or the bind that no resolver knows. */
+ * RC_INVALID names the malformed entry, or the bind address that no resolver knows. */
 enum rc hosts_open(struct hosts **out, const char *list, const char *bind, const char *also, struct err *err);
 void hosts_close(struct hosts *h); /* NULL does nothing */
 /* Is this name, or numeric address, in the list as it was given? */

@@ -1,4 +1,4 @@
-/* Who may call a route: the roles that tokens stand for (tokens.h).
+/* The roles that tokens give (tokens.h), by which a route says who may call it.
  *
  *   admin     everything
  *   worker    a generation-server, rollout-agent or preprocessor: registers, holds leases, fetches weights

@@ -60,9 +60,9 @@ static void look_again(void) {
   memcpy(tls.stamps, now, sizeof now);
   if (tls_material_load(&m, &tls.settings, &err) == RC_OK) {
     take(m);
-    log_info("tls: the files have changed and are in use from now on");
+    log_info("tls: the files have changed; the new ones are in use from now on");
   } else {
-    log_error("tls: the files have changed and cannot be used, those read before stay in use: %s", err.message);
+    log_error("tls: the files have changed but cannot be used; those read before stay in use: %s", err.message);
   }
 }
 

@@ -2,9 +2,9 @@
  * authorities that each side trusts.
  *
  * A process is one member of the pool, so there is one set of files (--tls-*).  main names it once; from then on every
- * http_server of the process speaks TLS if there is a certificate, and every http_client knows whom to trust.  The
- * files are looked at again while the process runs, TLS_LOOK_MS after the last time at the earliest, when a connection
- * is made:
+ * http_server of the process speaks TLS if there is a certificate, and every http_client knows which peers to trust.
+ * The files are looked at again while the process runs, TLS_LOOK_MS after the last time at the earliest, when a
+ * connection is made:
  *
  *     changed, and fit for use --> used by connections made from then on; the open ones live on
  *     changed, and unfit       --> one line in the log; what was read before stays in use

@@ -1,4 +1,4 @@
-/* What libcurl is told about TLS for one call. */
+/* Sets libcurl's options of TLS for one call. */
 #ifndef LEASEHOLD_HTTP_TLS_CLIENT_H
 #define LEASEHOLD_HTTP_TLS_CLIENT_H
 

@@ -95,7 +95,8 @@ static enum rc check_pair(struct tls_material *m, const struct tls_settings *fil
   if (code == GNUTLS_E_DECRYPTION_FAILED)
     return err_set(
         err, RC_INVALID, NULL,
-        "--tls-key: %s is encrypted and nobody is here to be asked; write it without a passphrase: openssl pkey "
+        "--tls-key: %s is encrypted, and a service cannot ask for the passphrase; write it without a "
+        "passphrase: openssl pkey "
         "-in %s -out ...",
         files->key, files->key);
   return err_set(err, RC_INVALID, NULL, "--tls-key: %s: a private key in PEM was expected: %s", files->key,

@@ -1,4 +1,4 @@
-/* What was read from the files of --tls-*: judged, and kept in memory until the last connection that uses it is gone.
+/* The contents of the files of --tls-*: checked, and kept in memory until the last connection that uses it is gone.
  *
  * Immutable once loaded; any thread may hold and release it. */
 #ifndef LEASEHOLD_HTTP_TLS_MATERIAL_H

@@ -1,4 +1,4 @@
-/* What a loaded chat holds, shared by its files: load.c loads, messages.c makes a template's variables,
+/* The state of a loaded chat, shared by its files: load.c loads, messages.c makes a template's variables,
  * encode.c renders and encodes. */
 #ifndef LEASEHOLD_MODEL_CHAT_STATE_H
 #define LEASEHOLD_MODEL_CHAT_STATE_H

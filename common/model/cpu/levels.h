@@ -1,5 +1,5 @@
-/* Which table of kernels this CPU is to run: the fastest that CPUID and a trial allow, or one that is asked for by name
- * (--isa, LEASEHOLD_ISA).  All give the same bits.
+/* Chooses the table of kernels that this CPU runs: the fastest that CPUID and a trial allow, or one that is asked for
+ * by name (--isa, LEASEHOLD_ISA).  All give the same bits.
  *
  * A level is not faster because it is newer: VDPBF16PS takes Intel's cores twice as long as the two multiply-adds that
  * it stands for, so a CPU of theirs without AMX, or under a hypervisor that hides it, runs v4. */

@@ -3,8 +3,8 @@
  * A gradient unit (one group) is a list of samples in order, cut into chunks of whole samples by a configured token
  * budget (a longer sample is a chunk by itself). For each chunk: forward with activations, then the head in row
  * blocks of HEAD_ROWS: logits, log-probability, loss gradient, dlogits; then the layers backwards.  Logits stay in
- * memory where they are little beside the activations, and are computed again where not.  Gradients are added to a flat
- * float32 array in parameter-table order, in the memory of the model's table, or go tensor by tensor into the
+ * memory where they are small compared with the activations; elsewhere they are computed again.  Gradients are added to
+ * a flat float32 array in parameter-table order, in the memory of the model's table, or go tensor by tensor into the
  * optimizer's sums (gradient_parts.h).
  *
  * Memory is sized at creation for chunk_tokens rows and refused with both sizes when it does not fit.  It grows with
@@ -26,10 +26,10 @@ struct learner_options {
   /* Keep only each layer's input and compute the rest again in the backward pass: less memory, more time, the same
    * bits. */
   bool recompute_activations;
-  /* Room for transposes that are made when they are needed, about so many bytes: in one piece those of a layer, in
-   * several the head's.  0: the weights have them. */
+  /* About how many bytes there are for transposes that are made when they are needed: a layer's in one piece, the
+   * head's in several. 0: the weights have them. */
   size_t transposes_bytes;
-  /* For learner_logprobs alone: there is no room for a backward pass. */
+  /* Only for learner_logprobs: there is no room for a backward pass. */
   bool forward_only;
 };
 
@@ -49,8 +49,8 @@ struct learner_memory learner_memory(const struct model *m, const struct learner
  * computed.  Otherwise everything is computed everywhere, to the same bits, which tests compare. */
 void learner_share_rows(struct learner *l, bool share);
 
-/* From now on rows of logits are cut before anything is computed of them, as the sampler's were (NUMERICS.md, "Cuts");
- * the cut's temperature is that of the calls below.  All zero, as in the beginning: nothing is left out. */
+/* From now on rows of logits are cut before anything is computed from them, as the sampler's were (NUMERICS.md,
+ * "Cuts"); the cut's temperature is that of the calls below.  All zero, as in the beginning: nothing is left out. */
 void learner_set_cut(struct learner *l, const struct sampling_params *cut);
 
 /* Log-probabilities of the scored tokens under w: logprob (and entropy, may be NULL), the host's, have one value per
@@ -59,16 +59,16 @@ void learner_set_cut(struct learner *l, const struct sampling_params *cut);
 enum rc learner_logprobs(struct learner *l, const struct weights *w, const struct train_sample *samples, int count,
                          float temperature, float *logprob, float *entropy, struct err *err);
 
-/* What of a token is asked for. */
+/* What is asked about a token. */
 enum draw_kind {
-  DRAW_OWN,  /* what its uniform draws */
+  DRAW_OWN,  /* the token that its uniform draws */
   DRAW_NEAR, /* what uniforms that are less and more by `near` draw.  A distribution whose sums from the first token on
               * differ by at most `near` draws none below or above these from the token's own uniform */
   DRAW_NONE
 };
 /* What the sampler would have drawn where the scored tokens stand: one entry for each of them, samples in order.  A
- * token that is so likely that it must be drawn, wherever it stands in the vocabulary, is not asked for, and told all
- * the same. */
+ * token that is so likely that it must be drawn, wherever it is in the vocabulary, is not drawn again, but its result
+ * is given all the same. */
 struct token_draws {
   const float *uniform; /* the token's, as the sampler had it: in (0,1) */
   const uint8_t *kind;  /* enum draw_kind; NULL: DRAW_OWN, of all */
@@ -95,7 +95,7 @@ void learner_entropy_term(struct learner *l, entropy_gradient term);
  * token as logprob has; NULL, as at first: it does not. */
 void learner_entropies(struct learner *l, float *out);
 
-/* Adds the unit's gradient to grads [params.elements].  logprob as above (may be NULL).  Not of a learner that is
+/* Adds the unit's gradient to grads [params.elements].  logprob as above (may be NULL).  Not for a learner that is
  * forward only. */
 enum rc learner_gradients(struct learner *l, const struct weights *w, const struct train_sample *samples, int count,
                           float temperature, loss_gradient loss, void *loss_context, float *grads, float *logprob,

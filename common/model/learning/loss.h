@@ -48,14 +48,14 @@ struct loss_config {
   enum loss_kind kind;
   /* The range of the ratio is [1 - low, 1 + high]; low 1: no lower bound. REINFORCE has the upper bound alone. */
   float clip_low, clip_high;
-  float importance_cap; /* decoupled PPO: the most that proximal / behaviour weighs; 0: whatever it is */
+  float importance_cap; /* decoupled PPO: the most that proximal / behaviour weighs; 0: no cap */
   float kl_coefficient; /* against the reference; 0: none */
   enum kl_estimator kl_estimator;
   bool kl_in_reward;       /* the advantages hold the KL term (advantages_less_kl): it is summed, and no loss */
-  float entropy_coefficient; /* the loss is less by so much of a token's entropy; 0: none */
+  float entropy_coefficient; /* this much of a token's entropy is taken from the loss; 0: none */
   enum loss_normalization normalization;
   int length_max; /* of NORMALIZE_LENGTH: the longest that a completion may be */
-  bool cut;       /* rows of logits are: -infinity is a token that the current weights leave out, not a fault */
+  bool cut;       /* rows of logits are cut: -infinity is a token that the current weights leave out, not a fault */
 };
 
 struct loss_stats {
@@ -77,9 +77,9 @@ void loss_sequence(const struct loss_config *config, int n, const float *logprob
                    const float *proximal, const float *reference, float advantage, float *dlogprob,
                    struct loss_stats *stats);
 
-/* What every token of a sequence of n scored tokens counts, before the step's denominator. */
+/* The weight of every token of a sequence of n scored tokens, before the step's denominator. */
 double loss_weight(const struct loss_config *config, int n);
-/* The entropies behind a sequence's tokens: adds to the loss, writes dentropy[n] = d(un-normalized loss)/d entropy. */
+/* Adds the entropy term of a sequence's tokens to the loss, writes dentropy[n] = d(un-normalized loss)/d entropy. */
 void loss_entropy(const struct loss_config *config, int n, const float *entropy, float *dentropy,
                   struct loss_stats *stats);
 /* The estimator's value at a token, and its derivative by the new policy's log-probability (may be NULL). */
@@ -88,11 +88,11 @@ double kl_estimate(enum kl_estimator estimator, double logprob, double reference
 /* advantages[n] of a group's rewards[n]. epsilon joins the standard deviation (population for GROUP, ddof 1 for the
  * scaled leave-one-out). */
 void advantages_of(enum advantage_kind kind, const double *rewards, int n, double epsilon, float *advantages);
-/* What becomes of them where every reward was less by coefficient * kl[n].  The kind must be linear in the rewards:
+/* Changes the advantages as if every reward were less by coefficient * kl[n].  The kind must be linear in the rewards:
  * advantage_is_linear. */
 void advantages_less_kl(enum advantage_kind kind, const double *kl, int n, double coefficient, float *advantages);
-/* Of a round's samples: less their mean, over their standard deviation plus epsilon, both over trained tokens[n].
- * Where those with trained tokens are equal, all are exactly zero. */
+/* Standardizes the advantages of a round's samples: less their mean, divided by their standard deviation plus epsilon,
+ * both over trained tokens[n]. Where the samples with trained tokens have equal advantages, all become exactly zero. */
 void advantages_standardize(float *advantages, const int64_t *tokens, int n, double epsilon);
 bool advantage_is_linear(enum advantage_kind kind);
 

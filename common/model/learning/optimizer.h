@@ -27,10 +27,10 @@ struct step_result {
   int64_t step; /* optimizer steps done, this one included */
 };
 
-/* Of all parameters. */
+/* An optimizer of all parameters. */
 enum rc optimizer_create(struct optimizer **out, const struct model *m, const struct optimizer_config *config,
                          struct err *err);
-/* Of a shard that shard_of gave. */
+/* An optimizer of a shard that shard_of gave. */
 enum rc optimizer_create_shard(struct optimizer **out, const struct model *m, struct shard shard,
                                const struct optimizer_config *config, struct err *err);
 /* Where its arrays lie. */
@@ -53,14 +53,14 @@ void optimizer_free(struct optimizer *o);
 /* In memory, and in a scratch file. */
 size_t optimizer_bytes(const struct model *m, const struct optimizer_place *place);
 size_t optimizer_mapped_bytes(const struct model *m, const struct optimizer_place *place);
-/* The caller is done for now with these bytes of masters or moments, which it has read or written: where they are
- * mapped they leave memory. */
+/* The caller has read or written these bytes of masters or moments and is done with them for now: where they are mapped
+ * they leave memory. */
 void optimizer_done_with(const struct optimizer *o, const void *values, size_t bytes);
 /* The shard's masters from an array of all parameters. */
 void optimizer_set_masters(struct optimizer *o, const float *masters);
-/* Of all parameters: the masters are these weights, widened. */
+/* Sets the masters of all parameters to these weights, widened. */
 void optimizer_from_weights(struct optimizer *o, const struct weights *w);
-/* weights_from_masters of its own, all parameters'. */
+/* weights_from_masters with its own masters, of all parameters. */
 void optimizer_to_weights(const struct optimizer *o, struct weights *w);
 struct shard optimizer_shard(const struct optimizer *o);
 /* RC_INVALID names the field; pure.  The calls below assert a valid configuration. */
@@ -74,7 +74,7 @@ void optimizer_reset(struct optimizer *o, const struct optimizer_config *config)
 float *optimizer_masters(struct optimizer *o);
 float *optimizer_moment1(struct optimizer *o);
 float *optimizer_moment2(struct optimizer *o);
-/* Moments in 8 bits: codes [params.elements], and what is largest in each block [moment_blocks(params)].  Else all
+/* Moments in 8 bits: codes [params.elements], and the largest magnitude in each block [moment_blocks(params)]. Else all
  * NULL. */
 struct moments8 optimizer_moments8(const struct optimizer *o);
 /* Where the blocks of parameter i begin and end among all.  A block is MOMENT_BLOCK elements of the flat array from a
@@ -93,7 +93,7 @@ int64_t optimizer_step_count(const struct optimizer *o);
 void optimizer_set_step_count(struct optimizer *o, int64_t step);
 /* Adds one unit's gradient; false when it poisoned the step. */
 bool optimizer_add_unit(struct optimizer *o, const float *grads);
-/* The same, and grads are zero afterwards: ready for the next unit. */
+/* The same, but grads are zero afterwards: ready for the next unit. */
 bool optimizer_take_unit(struct optimizer *o, float *grads);
 /* One unit in parts: values [count] of elements from `at` on, any number of times; false when one of them is refused.
  * Then once, whether all were good: false when the unit poisoned the step. */
@@ -102,7 +102,7 @@ bool optimizer_end_parts(struct optimizer *o, bool good);
 /* Forgets the units added since the last step. */
 void optimizer_discard(struct optimizer *o);
 /* Scale back, divide by denominator, global norm, clip, AdamW, accumulators to zero.  The caller then fills weights
- * (optimizer_to_weights).  With a shard only to skip a poisoned step. */
+ * (optimizer_to_weights).  With a shard it may only be called to skip a poisoned step. */
 void optimizer_step(struct optimizer *o, double denominator, struct step_result *result);
 
 /* --- a step of several ranks: see above --- */

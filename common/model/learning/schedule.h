@@ -19,8 +19,8 @@ struct optimizer_config {
 
 /* The learning rate of step (1-based); pure. Warm-up is linear from lr/warmup. */
 double schedule_lr(const struct optimizer_config *config, int64_t step);
-/* The KL term's coefficient after a round of so many samples whose KL was `kl`; pure.  Ziegler et al., 1909.08593, 2.2,
- * with at most a horizon of samples. */
+/* The KL term's coefficient after a round of `samples` samples whose KL was `kl`; pure.  Ziegler et al., 1909.08593,
+ * 2.2, with at most a horizon of samples. */
 double schedule_kl_coefficient(double coefficient, double kl, double target, double samples, double horizon);
 enum rc schedule_kind_parse(enum schedule_kind *out, const char *name, struct err *err);
 

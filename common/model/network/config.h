@@ -1,5 +1,5 @@
-/* What the forward pass needs to know of a model, from a Hugging Face config.json: sizes, and the facts in which
- * families differ (family.h), resolved and checked for consistency and bounds. */
+/* Reads from a Hugging Face config.json what the forward pass needs to know about a model: its sizes, and the facts in
+ * which families differ (family.h), resolved and checked for consistency and bounds. */
 #ifndef LEASEHOLD_MODEL_NETWORK_CONFIG_H
 #define LEASEHOLD_MODEL_NETWORK_CONFIG_H
 

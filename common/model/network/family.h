@@ -85,7 +85,7 @@ struct family {
   int kv_heads;       /* 0: num_attention_heads */
   int sliding_window; /* 0: none */
   int window_from;    /* max_window_layers */
-  int window_pattern; /* WINDOW_PATTERN without layer_types: one in so many layers does not slide */
+  int window_pattern; /* WINDOW_PATTERN without layer_types: one in this many layers does not slide */
   float scores_cap, logits_cap;
   float rms_eps;
   double rope_theta; /* 0: 10,000 */

@@ -32,8 +32,8 @@ struct layer_activations {
   float *rstd_attention_out, *rstd_mlp_out; /* [T] */
 };
 
-/* Of every layer either all of it, or x_in alone: then everything else of all layers is one set, which after the pass
- * holds the last layer's, and forward_again brings back another's. */
+/* Either every layer keeps all of its arrays, or each keeps only x_in: then all layers share one set of the others,
+ * which holds the last layer's values after the pass, and forward_again restores another layer's. */
 struct activations {
   int rows_max;
   bool recompute;
@@ -76,13 +76,13 @@ struct forward_call {
 void forward_run_shared(const struct weights *w, const struct forward_call *call, struct kv_cache *kv,
                         struct workspace *ws, struct activations *save, const void **hidden);
 /* After forward_run or forward_run_shared and before the next such call: restores saved->layers[layer] as the pass had
- * it, to the bit.  Keys and values are written again.  Does nothing where everything was kept, and for the last layer,
- * whose arrays are still in place: so it comes first. */
+ * it, to the bit.  Keys and values are written again.  Does nothing where everything was kept, nor for the last layer,
+ * whose arrays are still in place: so that layer comes first. */
 void forward_again(const struct weights *w, struct kv_cache *kv, struct workspace *ws, const struct activations *saved,
                    int layer);
-/* True when sizes and weights exclude a value of a forward pass that is not finite.  Then a row whose gradient is zero
- * has no part in any gradient, and the backward does not need the rows that the last layer leaves out.  Of a model with
- * experts always false: an expert's gradients are dot products over all rows that chose it. */
+/* True when sizes and weights guarantee that every value of a forward pass is finite. Then a row whose gradient is zero
+ * has no part in any gradient, and the backward does not need the rows that the last layer leaves out.  For a model
+ * with experts it is always false: an expert's gradients are dot products over all rows that chose it. */
 bool forward_stays_finite(const struct weights *w);
 /* logits [count,V] of chosen rows of hidden (row indices pick[count]; NULL: rows 0..count-1). */
 void forward_logits(const struct weights *w, const void *hidden, const int32_t *pick, int count, struct workspace *ws,

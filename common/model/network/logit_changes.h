@@ -1,4 +1,4 @@
-/* What a client may ask to change in a row of logits before a token is drawn from it: biases, penalties for tokens that
+/* Changes a row of logits as a client asks before a token is drawn from it: biases, penalties for tokens that
  * have come, and tokens that may not come yet.
  *
  *   z += bias  ->  z of a token that came (prompt or sample): z / repetition, or z * repetition below zero

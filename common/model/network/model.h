@@ -101,7 +101,7 @@ struct weights_base {
   /* Called, where memory is the host's, with bytes of the new file and of these that are not needed again soon; by any
    * of the pool's threads.  NULL: nobody asks. */
   void (*done)(void *context, const void *bytes, size_t count);
-  /* Called, by any of the pool's threads, when what was found to differ has grown to so many bytes.  NULL: nobody
+  /* Called, by any of the pool's threads, when the changes that were found have grown to `changes` bytes.  NULL: nobody
    * asks. */
   void (*grown)(void *context, size_t changes);
   void *context;

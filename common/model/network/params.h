@@ -51,7 +51,7 @@ void param_table_free(struct param_table *t);
 int param_table_find(const struct param_table *t, const char *file_name);
 /* -1 when the model has none; of an expert's kind the first expert's. */
 int param_table_index(const struct param_table *t, enum param_kind kind, int layer);
-/* Of a kind that each expert has, in a layer of experts. */
+/* The index of a parameter that each expert has, in a layer of experts. */
 int param_table_expert(const struct param_table *t, enum param_kind kind, int layer, int expert);
 
 #endif

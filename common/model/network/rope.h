@@ -9,7 +9,7 @@
 
 /* inverse_frequency [head_dim/2]: the angle of pair i at position p is p times its i-th. */
 void rope_frequencies(float *inverse_frequency, const struct model_config *config);
-/* Those of sliding layers that have a theta of their own. */
+/* The frequencies of sliding layers that have their own theta. */
 void rope_frequencies_local(float *inverse_frequency, const struct model_config *config);
 /* Cosines and sines are multiplied by this. */
 float rope_magnitude(const struct model_config *config);

@@ -1,12 +1,13 @@
 /* Draws tokens from logits.
  *
  * Plain temperature sampling, the only kind that leases use, is just ops->sample: all draws of a step in one call,
- * which spreads them over the threads.  Rows of leases that leave tokens out come cut (ops->cut, in engine_step.c), so
- * that their log-probabilities are those of the rest.  The truncating modes serve clients of the plain API, with
- * log-probabilities of the whole vocabulary.  Candidates are taken from a heap in order of falling logit (lower id
- * first among equals) and cut in this order, each cut applied to the rest that the one before left: temperature, top-k,
- * top-p (over the renormalized rest; the entry that crosses top_p stays), min-p (relative to the most likely).  Then
- * inverse CDF over the rest, in that order.  NaN logits are never candidates; if all logits are NaN, token 0 is drawn.
+ * which spreads them over the threads.  Rows of leases that leave tokens out were cut before (ops->cut, in
+ * engine_step.c), so that their log-probabilities are those of the rest.  The truncating modes serve clients of the
+ * plain API, with log-probabilities of the whole vocabulary.  Candidates are taken from a heap in order of falling
+ * logit (lower id first among equals) and cut in this order, each cut applied to the rest that the one before left:
+ * temperature, top-k, top-p (over the renormalized rest; the entry that crosses top_p stays), min-p (relative to the
+ * most likely).  Then inverse CDF over the rest, in that order.  NaN logits are never candidates; if all logits are
+ * NaN, token 0 is drawn.
  *
  * A row with changes (logit_changes.h) is copied to the host's memory and changed there, then drawn from likewise;
  * without cuts by inverse CDF in vocabulary order.

@@ -18,9 +18,9 @@ void sampler_free(struct sampler *s);
 
 size_t sampler_bytes(const struct ops *ops, int vocabulary);
 
-/* count tokens: of each draw its row of logits [.,V] and its u in (0,1) are given, params[i] says how; the temperature
- * is filled in.  logprob: plain temperature sampling (no truncation, T > 0): log-softmax(logits / T)[token] bit for bit
- * as ops->logprob gives it; otherwise log-softmax(logits)[token]. */
+/* Draws count tokens. A draw comes with its row of logits [.,V] and its u in (0,1), and params[i] says how to draw; its
+ * temperature is filled in here. logprob: plain temperature sampling (no truncation, T > 0): log-softmax(logits /
+ * T)[token] bit for bit as ops->logprob gives it; otherwise log-softmax(logits)[token]. */
 void sampler_draw(struct sampler *s, const float *logits, const struct sampling_params *const *params,
                   struct draw *draws, int count);
 /* One token from a row that is changed first (logit_changes.h); the log-probability is that of the row as it came:

@@ -79,7 +79,7 @@ static void encode_block(struct changes_encoder *e, uint64_t word, unsigned char
   e->extra_bytes = x;
 }
 
-/* So many of the values differ that finding and encoding them would take longer than they take to send. */
+/* Do so many values differ that finding and encoding them would take longer than sending all of them? */
 static bool is_dense(const struct changes_encoder *e) {
   return e->done >= DENSE_SEEN && e->changes > e->done / DENSE_WHOLE * DENSE_PART;
 }

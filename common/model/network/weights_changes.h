@@ -35,7 +35,7 @@
 
 enum change_form { CHANGE_NONE, CHANGE_GAPS, CHANGE_MASK, CHANGE_WHOLE, CHANGE_FORMS };
 enum {
-  CHANGES_PART = 2,      /* at most one part in so many of a tensor, and of a file */
+  CHANGES_PART = 2,      /* at most one in this many parts of a tensor, and of a file */
   CHANGES_LINKS_MAX = 16 /* changes of changes that are sent one behind the other */
 };
 

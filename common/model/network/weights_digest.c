@@ -14,7 +14,7 @@
 enum {
   DIGEST_ALIGN = 64,     /* elements: where tensors begin that lie in staging together */
   CHUNK_BYTES = 1 << 17, /* about what is read out before it is digested */
-  TILE_ROWS = 16         /* rows are read out by so many at once */
+  TILE_ROWS = 16         /* rows are read out this many at once */
 };
 
 /* What differs from an earlier version, as far as it is known. */

@@ -101,7 +101,7 @@ static void finite_part(void *context, int part) {
   if (!all_finite(job->tensor, job->bytes + first * job->element, count)) atomic_store(&job->wrong, true);
 }
 
-/* The bytes of so many rows of the file's tensor that holds the parameter. */
+/* The bytes of `rows` rows of the file's tensor that holds the parameter. */
 static size_t bytes_of_rows(const struct st_tensor *t, const struct param *p, int64_t rows) {
   return (size_t)rows * (size_t)p->cols * st_dtype_bytes(t->dtype);
 }

@@ -32,7 +32,7 @@ struct chat_files {
   struct buf tool_use;         /* additional_chat_templates/tool_use.jinja */
   struct buf tokenizer_config; /* tokenizer_config.json */
 };
-/* Those of a folder. */
+/* Reads the chat files of a folder. */
 enum rc chat_files_read(struct chat_files *out, const char *dir, struct err *err);
 void chat_files_free(struct chat_files *files);
 /* t must outlive the chat.  RC_INVALID names the file and the template's line. */

@@ -124,8 +124,8 @@ enum rc tokenizer_fit(struct tokenizer *t, int32_t vocab_size, struct err *err) 
     const struct token *token = &t->tokens[id];
     if (!token->content || (token->added && !is_affix(t, id))) continue;
     return err_set(err, RC_INVALID, "vocab_size",
-                   "tokenizer.json has the token \"%.64s\" with id %d, and the model's vocab_size is %d: they are not "
-                   "of one model",
+                   "tokenizer.json has the token \"%.64s\" with id %d, and the model's vocab_size is %d: they do not "
+                   "belong to one model",
                    token->content, id, vocab_size);
   }
   t->rows = vocab_size < t->count ? vocab_size : t->count;

@@ -1,7 +1,7 @@
-/* What templates find ready: filters, tests, methods and global functions, each a row of a table.
+/* The functions that templates may use: filters, tests, methods and global functions, each a row of a table.
  *
- * A row names its parameters, so that arguments may come by place or by name; those without run are known to Jinja and
- * not done here, and refused by name where they are used. */
+ * A row names its parameters, so that arguments may come by place or by name; rows without `run` are known to Jinja but
+ * not implemented here: their use is refused by name. */
 #ifndef LEASEHOLD_TEMPLATE_BUILTINS_BUILTIN_H
 #define LEASEHOLD_TEMPLATE_BUILTINS_BUILTIN_H
 

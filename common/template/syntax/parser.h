@@ -1,4 +1,4 @@
-/* What the two halves of the parser share: the place in the tokens, names, and making nodes. */
+/* Shared by the two halves of the parser: the place in the tokens, names, and making nodes. */
 #ifndef LEASEHOLD_TEMPLATE_SYNTAX_PARSER_H
 #define LEASEHOLD_TEMPLATE_SYNTAX_PARSER_H
 

@@ -1,4 +1,4 @@
-/* What one parsing or one rendering of a template may use: memory, steps, depth, each with a ceiling, so that no
+/* The memory, steps and depth that one parsing or rendering of a template may use, each with a ceiling, so that no
  * template and no conversation can hold a thread or the machine.
  *
  * Everything that is made while rendering lies in the workspace's arena and is freed with it.  Work is counted, never

@@ -208,7 +208,7 @@ static void test_a_packed_body_is_refused_by_its_encoding(void **state) {
     int status;
   } cases[] = {
       {PACKED("gzip", "Content-Length: 4") "\x1f\x8b\b\b", "\"field\":\"Content-Encoding\"", 415},
-      {PACKED("br", "Transfer-Encoding: chunked") "2\r\nab\r\n0\r\n\r\n", "one by the encoding \\\"br\\\" came", 415},
+      {PACKED("br", "Transfer-Encoding: chunked") "2\r\nab\r\n0\r\n\r\n", "one of encoding \\\"br\\\" came", 415},
       {PACKED("identity", "Content-Length: 2") "{}", "{\"members\":0}", 200},
       {PACKED("Identity", "Content-Length: 2") "{}", "{\"members\":0}", 200},
       {PACKED("gzip", "Content-Length: 0"), "a JSON body was expected", 422},
@@ -511,9 +511,10 @@ static void test_roles(void **state) {
   expect_answer(p, "GET /v1/work/7", "Authorization: Bearer the-workers-own-token\r\n", 200, "run=7");
   expect_answer(p, "GET /v1/work/7", "Authorization: Bearer the-admins-own-token\r\n", 200, "run=7");
   expect_answer(p, "GET /v1/work/7", "Authorization: Bearer the-viewers-own-token\r\n", 403,
-                "a token of admin, worker, trainer was expected for GET /v1/work/{id}, but one of viewer came");
+                "a token of role admin, worker, trainer was expected for GET /v1/work/{id}, but one of role viewer "
+                "came");
   expect_answer(p, "GET /v1/runs/7", "Authorization: Bearer the-workers-own-token\r\n", 403,
-                "a token of admin was"); /* none declared */
+                "a token of role admin was"); /* none declared */
   expect_answer(p, "GET /nowhere", "Authorization: Bearer the-viewers-own-token\r\n", 404, "not_found");
   expect_answer(p, "GET /healthz", "", 200, "ok");
   http_server_stop(guarded, 1000);

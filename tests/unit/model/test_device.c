@@ -60,7 +60,7 @@ static void test_a_build_without_cuda(void **state) {
 #ifndef LEASEHOLD_CUDA
   assert_int_equal(device_parse(&device, "cuda:1", "fastest", "", &err), RC_UNSUPPORTED);
   assert_string_equal(err.message,
-                      "this build has no CUDA, so it cannot compute on cuda:1; `make cuda` builds one that has");
+                      "this build has no CUDA, so it cannot compute on cuda:1; `make cuda` builds one that can");
 #else
   (void)device, (void)err;
 #endif

@@ -107,7 +107,8 @@ enum {
   CUT_BINS = 1 << 11,
   CUT_LISTED = 1 << 14 /* entries that are looked at alone, where these are enough */
 };
-/* Listed is what has z so far below the largest, and above: at first, and where there is no room for so many. */
+/* Entries are listed whose z is at most this far below the largest: at first, and where there is no room for so
+ * many. */
 #define CUT_REACH     12.0f
 #define CUT_REACH_MIN 1.5f
 

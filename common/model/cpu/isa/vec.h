@@ -333,7 +333,7 @@ INLINE void store_some(float *p, vf v, int n) {
     memcpy(p, &v, (size_t)n * sizeof *p);
 }
 
-/* Exchanges the off-diagonal quarters of squares of 2 * step; v: vectors of so many lanes as they are. */
+/* Exchanges the off-diagonal quarters of squares of 2 * step; v: vectors, as many as there are lanes. */
 #define TRANSPOSE_STEP(v, lanes, step)                              \
   do {                                                              \
     __typeof__((v)[0]) low_, high_;                                 \

@@ -25,7 +25,7 @@ enum {
   TILE_BLOCK = 16 * 32, /* operands of a tile of W along 32 of the dot */
   W_BLOCKS = 4,         /* of 32 along the dot, of W at a time: 16 KiB of floats */
   FEW_ROWS = 36,        /* whose groups share the prefetching of W, */
-  MUCH_W = 512 << 10,   /* of so many bytes at least */
+  MUCH_W = 512 << 10,   /* of this many bytes at least */
   X_ROWS = 96,          /* a multiple of MICRO_GROUP */
   X_WORDS = 196608,     /* of x in scratch */
   ROW_BLOCK = 32        /* floats of a row along 32 of the dot */
