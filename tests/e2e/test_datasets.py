@@ -251,7 +251,7 @@ def test_an_earlier_runs_rates_are_known_from_the_start(cluster, known):
     measured = cluster.run({**measured, "training": {"objective": "evaluate"}})
     run = cluster.run(curriculum_config(1, {"rate_min": 0.5, "from": measured["id"]}))
     assert sorted(taken(cluster, run)[0]) == list(range(1, 16, 2)) and run["history"][0]["passed_over"] >= 7
-    for source, message in (("r99", "there is no run 'r99'"), (cluster.run(config({"path": "plain.jsonl"}))["id"], "over another dataset")):
+    for source, message in (("r99", "there is no run 'r99'"), (cluster.run(config({"path": "plain.jsonl"}))["id"], "uses another dataset")):
         with pytest.raises(HttpError) as caught:
             cluster.create_run(curriculum_config(1, {"rate_min": 0.5, "from": source}))
         assert caught.value.status == 422 and caught.value.json()["error"]["field"] == "dataset.curriculum.from" and message in caught.value.json()["error"]["message"]

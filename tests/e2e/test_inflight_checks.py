@@ -140,7 +140,7 @@ def test_nobody_can_tell_who_is_at_fault_where_one_server_is_alone(base_model, t
     with start(tmp_path, base_model) as cluster, lying(cluster, random_tokens):
         run = cluster.create_run(judged())
         status = cluster.wait_until("the run is paused", lambda: (status := cluster.status(run))["state"] == "paused" and status)
-        assert "the trainer and liar draw different samples" in status["error"] and "look after both" in status["error"]
+        assert "the trainer and liar draw different samples" in status["error"] and "look at both" in status["error"]
         assert quarantined(cluster, run) == [] and status["history"] == []
         call("POST", f"{cluster.coordinator.url}/v1/runs/{run}/stop")
 

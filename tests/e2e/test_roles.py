@@ -118,7 +118,7 @@ def test_every_route_is_for_its_roles(guarded, service, method, path, roles):
             assert status == 401 and headers["WWW-Authenticate"] == "Bearer", (role, status, sentence)
         else:
             assert status == 403, (role, status, sentence)
-            assert f"a token of {', '.join(name for name in (*ROLES, 'push') if name in roles)} was expected" in sentence and f"one of {role} came" in sentence
+            assert f"a token of role {', '.join(name for name in (*ROLES, 'push') if name in roles)} was expected" in sentence and f"one of role {role} came" in sentence
 
 
 def test_only_health_and_the_page_are_open():
@@ -169,7 +169,7 @@ def test_a_name_belongs_to_the_token_that_took_it(guarded):
 
 def test_a_kind_needs_its_role(guarded):
     status, refusal = register(guarded.coordinator, TOKENS["worker"], "impostor", kind="trainer")
-    assert status == 403 and "a token of trainer was expected to register a trainer worker" in refusal["error"]["message"]
+    assert status == 403 and "expected a token of role trainer to register a trainer worker" in refusal["error"]["message"]
     for kind in ("generation", "preprocess"):
         assert register(guarded.coordinator, TOKENS["trainer"], "impostor", kind=kind)[0] == 403
 
@@ -397,7 +397,7 @@ def test_a_trainer_sends_weights_to_allowed_hosts_only(tmp_path, base_model):
             beat = heartbeat(me, ready=True)
             exchange("POST", f"{cluster.coordinator.url}/v1/workers/{me['worker_id']}/heartbeat", beat)
             call("POST", cluster.coordinator.url + "/v1/runs", {**grpo_config(1, groups=2, samples=2), "stage_timeout_ms": 3000})
-            cluster.trainer.wait_log(rf"127\.0\.0\.2:{port}.*none that this service may call", 60)
+            cluster.trainer.wait_log(rf"127\.0\.0\.2:{port}.*this service may not call that host", 60)
         assert not spy.heads
 
 

@@ -268,7 +268,7 @@ static enum rc compare(struct store *s, struct json_writer *w, struct comparison
 /* "r1.5", or "r1" for its newest evaluation. */
 static enum rc side_read(const struct http_request *r, const char *name, struct evaluation *e, struct err *err) {
   const char *text = http_query(r, name);
-  if (!text) return err_set(err, RC_INVALID, name, "expected a round, as r1.5, or a run, as r1");
+  if (!text) return err_set(err, RC_INVALID, name, "expected a round, such as r1.5, or a run, such as r1");
   e->round = -1;
   return strchr(text, '.') ? id_parse_round(&e->run, &e->round, text, err) : id_parse_run(&e->run, text, err);
 }

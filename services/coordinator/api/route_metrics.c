@@ -13,7 +13,7 @@
 #include "services/coordinator/views/run_view.h"
 
 /* The gauges of a run cost more the more rounds it has, and this route is answered on the threads that health checks
- * wait for: they are read again after so many times as long as reading took, and at the latest after a second. */
+ * wait for: they are read again after GAUGES_REST times as long as reading took, and at the latest after a second. */
 enum { GAUGES_REST = 20, GAUGES_REST_US_MAX = 1000000, CLOCKS_APART_MS = 1000 };
 
 /* 0 where they agree, so that a time does not tremble with every scrape. */

@@ -52,7 +52,7 @@ static void chart_js_send(struct http_request *r, const char *path) {
   char etag[PAGE_ETAG_MAX];
   if (stat(path, &st) != 0 || !S_ISREG(st.st_mode)) {
     err_set(&err, RC_NOT_FOUND, NULL,
-            "there is no Chart.js at %s: install libjs-chart.js, or say with --chart-js where chart.min.js lies", path);
+            "there is no Chart.js at %s: install libjs-chart.js, or say with --chart-js where chart.min.js is", path);
     http_fail(r, &err);
     return;
   }

@@ -31,7 +31,8 @@
  * stored, are nobody else's. */
 static enum rc check_worker(const struct core *c, const struct live_worker *w, const char *id, struct err *err) {
   if (w->kind != WORKER_PREPROCESS)
-    return err_set(err, RC_FORBIDDEN, "id", "worker %s is no preprocessor, and passes are for them", id);
+    return err_set(err, RC_FORBIDDEN, "id", "worker %s is not a preprocessor, and passes are only for "
+                                            "preprocessors", id);
   struct digest teacher;
   if (c->context && run_teacher(&c->context->config, &teacher) && digest_equal(&w->reference, &teacher)) return RC_OK;
   if (w->exactness == WORKER_FASTEST)
@@ -125,7 +126,8 @@ static enum rc check_weights(struct core *c, const struct pass_row *p, const str
   digest_hex(ours, &expected);
   digest_hex(theirs, &m->weights_digest);
   return err_set(err, RC_CONFLICT, "weights_digest",
-                 "the reference of run %s has digest %.12s, this was computed by %.12s", id_run(p->run).text, ours,
+                 "the reference of run %s has digest %.12s, this result was computed with weights of digest "
+                 "%.12s", id_run(p->run).text, ours,
                  theirs);
 }
 

@@ -7,7 +7,7 @@
  *
  * Rows of segments and spans are written only for a sample that is not the plain case: one segment over all its tokens,
  * to be trained on, and one span of the lease's version.  Readers take "no rows" for that; samples.version_first and
- * version_last say it of every sample.
+ * version_last are set for every sample.
  *
  * Previous hop of a rollout: generation-server/worker/leases.c.  Next: rounds/group_seal.c. */
 #include "services/coordinator/api/route_results.h"
@@ -75,8 +75,8 @@ static bool has_stopped(const struct run_context *x, const struct sample_result 
   return n > 0 && (is_stop(x, s->token_ids.items[n - 1]) || text_end == n);
 }
 
-/* Over the longest part of a result, so by loops that a compiler turns into vectors: so many at once, and no way
- * out. */
+/* These loops run over the longest part of a result, so a compiler must be able to turn them into vectors: a fixed
+ * number at once, and no early exit. */
 enum { IDS_AT_ONCE = 32 };
 
 static bool ids_below(const int32_t *ids, size_t n, uint32_t end) {

@@ -202,11 +202,11 @@ static enum rc query_number(const struct http_request *r, const char *name, doub
   *out = strtod(text, &end);
   const bool decimal = strspn(text, "+-.0123456789eE") == strlen(text); /* strtod also reads blanks, 0x1p3 and nan */
   if (decimal && end != text && *end == '\0' && fabs(*out) <= REWARD_MAX) return RC_OK;
-  return err_set(err, RC_INVALID, name, "%s: a number from -1e300 to 1e300 was expected, but \"%.64s\" came", name,
+  return err_set(err, RC_INVALID, name, "%s: expected a number from -1e300 to 1e300, got \"%.64s\"", name,
                  text);
 }
 
-/* One of so many words; NULL when it is absent. */
+/* One of `count` words; NULL when it is absent. */
 static enum rc query_word(const struct http_request *r, const char *name, const char *const *words, size_t count,
                           const char **out, struct err *err) {
   *out = http_query(r, name);
@@ -228,7 +228,7 @@ static enum rc query_place(const struct http_request *r, int64_t round_max, stru
     at = digits && *at == (i < 2 ? '.' : '\0') ? at + 1 : NULL;
   }
   if (at == NULL)
-    return err_set(err, RC_INVALID, "before", "before: the `next` of an answer was expected, but \"%.64s\" came", text);
+    return err_set(err, RC_INVALID, "before", "before: expected the `next` of an answer, got \"%.64s\"", text);
   if (part[0] <= round_max) *out = (struct sample_place){part[0], part[1], part[2]};
   return RC_OK;
 }
@@ -239,7 +239,7 @@ static enum rc query_text(const struct http_request *r, const char **out, struct
   const size_t characters = text ? utf8_characters(text, strlen(text)) : 0;
   *out = characters > 0 ? text : NULL;
   if (characters <= TEXT_CHARACTERS_MAX) return RC_OK;
-  return err_set(err, RC_INVALID, "text", "text: at most %d characters were expected, %zu came", TEXT_CHARACTERS_MAX,
+  return err_set(err, RC_INVALID, "text", "text: expected at most %d characters, got %zu", TEXT_CHARACTERS_MAX,
                  characters);
 }
 

@@ -121,7 +121,7 @@ static bool before_deadline(void *context, const char *name, int lines) {
   return !d->passed;
 }
 
-/* What cannot be checked in time is taken all the same, and goes on being checked (driver/late_check.h). */
+/* A run that cannot be checked in time is accepted all the same, and its check goes on (driver/late_check.h). */
 static enum rc post_run_check(struct core *c, struct post_run *m, struct err *err) {
   struct check_deadline d = {.core = c, .until_ms = core_monotonic_ms(c) + core_options(c)->check_ms};
   const struct dataset_watch watch = {before_deadline, &d};
@@ -167,7 +167,7 @@ void handle_get_runs(struct http_request *r, void *context) {
   json_array_begin(&w);
   enum rc rc = http_query_i64(r, "limit", 100, 1, 1000, &limit, &err);
   if (rc == RC_OK && before && id_parse_run(&newer, before, NULL) != RC_OK)
-    rc = err_set(&err, RC_INVALID, "before", "before: a run's id was expected, as r7, but \"%.64s\" came", before);
+    rc = err_set(&err, RC_INVALID, "before", "before: expected a run's id, such as r7, got \"%.64s\"", before);
   if (rc == RC_OK) rc = readers_take(readers, &s, &err);
   if (rc == RC_OK) rc = run_summaries_write(s, &w, newer, limit, &err);
   readers_give(readers, s);
@@ -185,7 +185,7 @@ static enum rc part_read(struct http_request *r, struct run_part *out, struct er
     rc = http_query_i64(r, "evaluations_before", INT64_MAX, 0, LIMIT_ROUNDS + 1, &out->evaluations_before, err);
   if (rc == RC_OK && before && id_parse_worker(&out->workers_before, before, NULL) != RC_OK)
     rc = err_set(err, RC_INVALID, "workers_before",
-                 "workers_before: a worker's id was expected, as w7, but \"%.64s\" came", before);
+                 "workers_before: expected a worker's id, such as w7, got \"%.64s\"", before);
   return rc;
 }
 

@@ -35,7 +35,8 @@ static enum rc request_read(struct verify_request *m, const struct json *body, s
   }
   if (reward_remote_terms(&m->rule) > 0)
     return err_set(err, RC_INVALID, "verifier.kind",
-                   "kind 'http' is answered by its server, and asked about in runs: send that one a request to try it");
+                   "a verifier of kind 'http' is a server that only runs ask: to try it, send a request to that "
+                   "server");
   if (json_type_of(m->samples) == JSON_ARRAY && json_length(m->samples) >= 1 && json_length(m->samples) <= SAMPLES_MAX)
     return RC_OK;
   return err_set(err, RC_INVALID, "samples", "expected an array of 1 to %d samples", SAMPLES_MAX);

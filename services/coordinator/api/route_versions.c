@@ -20,7 +20,7 @@ static enum rc check_announcer(struct core *c, const struct command *cmd, struct
     return err_set(err, RC_CONFLICT, "worker_id", "worker '%.100s' is not registered (any more)", m->worker_id);
   if (rc != RC_OK) return rc;
   if (w->kind != WORKER_TRAINER)
-    return err_set(err, RC_FORBIDDEN, "worker_id", "worker %s is no trainer", m->worker_id);
+    return err_set(err, RC_FORBIDDEN, "worker_id", "worker %s is not a trainer", m->worker_id);
   if (!w->holder)
     return err_set(err, RC_CONFLICT, "fence", "worker %s stands by: another trainer holds the place", m->worker_id);
   if (m->fence != (uint64_t)w->fence)
@@ -44,7 +44,7 @@ enum rc version_execute(struct core *c, struct command *cmd, struct err *err) {
   if (rc == RC_OK) rc = id_parse_run(&run, m->run, err);
   if (rc == RC_OK) rc = id_parse_round(&p.run, &p.round, m->step_id, err);
   if (rc == RC_OK && run != p.run)
-    rc = err_set(err, RC_INVALID, "step_id", "step '%.100s' is not of run '%.100s'", m->step_id, m->run);
+    rc = err_set(err, RC_INVALID, "step_id", "step '%.100s' does not belong to run '%.100s'", m->step_id, m->run);
   if (rc == RC_OK) rc = publish_version(c, &p, &refused, err);
   if (rc == RC_OK && refused) {
     cmd->refused = true;

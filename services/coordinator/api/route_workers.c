@@ -30,7 +30,7 @@ static enum rc check_registration(const struct worker_register *m, struct err *e
                    LIMIT_SLOTS, m->slots);
   }
   if (m->exactness == WORKER_FOREIGN && m->kind != WORKER_GENERATION)
-    return err_set(err, RC_INVALID, "exactness", "expected 'invariant' or 'fastest' of a %s, got 'foreign'",
+    return err_set(err, RC_INVALID, "exactness", "expected 'invariant' or 'fastest' from a %s, got 'foreign'",
                    worker_kind_name(m->kind));
   return RC_OK;
 }
@@ -55,7 +55,7 @@ enum rc register_execute(struct core *c, struct command *cmd, struct err *err) {
     rc = worker_end(c, old, trains ? "it registered again" : "its name was registered again", err);
   if (rc == RC_OK) rc = owners_prune(c, m->kind, m->name, err);
   if (rc == RC_OK && workers_full(c))
-    rc = err_set(err, RC_FULL, NULL, "%d workers are registered already, and --workers-max is no more",
+    rc = err_set(err, RC_FULL, NULL, "%d workers are registered already, as many as --workers-max allows",
                  c->pool->worker_count);
   if (rc == RC_OK && trains && !holds) rc = place_fill(c, err); /* a trainer that stands by goes first */
   if (rc == RC_OK && trains && !holds) holds = place_is_free(c, m->identity);

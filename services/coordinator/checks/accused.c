@@ -39,7 +39,8 @@ void accused_add(struct accused *a, const char *name, const char *detail) {
   if (a->count < ACCUSED_MAX) a->names[a->count++] = name;
 }
 
-/* Whom a coordinator's start has cut off is still there: it registers again, for as long as a worker may be silent. */
+/* A worker that was cut off by a restart of the coordinator is still there: it registers again, for as long as a worker
+ * may be silent. */
 static enum rc pool_look(struct core *c, const struct accused *a, const char *name, struct checked_pool *out,
                          struct err *err) {
   const struct bind binds[] = {b_int(a->run), b_int(a->since), b_text(name)};

@@ -1,4 +1,4 @@
-/* What the trainer refused of a batch of an `inflight` run, stored in the transaction of the batch's answer.
+/* Stores the samples of an `inflight` run's batch that the trainer refused, in the transaction of the batch's answer.
  *
  *   refused, its worker promised equal bits: sample_refused, the worker is accused (accused.h)
  *   inexact, it promised nothing: the run is paused too, if its on_inexact is fail

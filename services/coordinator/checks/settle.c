@@ -54,7 +54,7 @@ static enum rc trainer_look(struct core *c, struct settling *s, struct err *err)
   if (rc != RC_OK) return rc;
   if (!t.found || t.worker != s->m->trainer)
     return err_set(err, RC_UNAVAILABLE, NULL,
-                   "%s, which checked samples of round %s, is the trainer no more: they are checked again",
+                   "%s, which checked samples of round %s, is no longer the trainer: they are checked again",
                    id_worker(s->m->trainer).text, id_round(s->m->run, s->m->round).text);
   const struct live_worker *w = worker_live(c, t.worker);
   s->trainer_invariant = !t.fastest;

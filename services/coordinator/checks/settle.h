@@ -1,5 +1,5 @@
-/* What a check found, stored: groups that hold are sealed or filtered, what is refused is drawn again, and who sent it
- * gets nothing more of the run.  One transaction, so a restart finds a group unchecked or settled.
+/* Stores a check's findings: groups that pass are sealed or filtered, refused samples are drawn again, and the worker
+ * that sent them gets no more work from the run.  One transaction, so a restart finds a group unchecked or settled.
  *
  *   found[samples] --verdict.h--> all hold: group_seal_when_judged
  *                                 refused: sample_again, an incident with the evidence, its worker's quarantine

@@ -1,11 +1,11 @@
-/* What the trainer's second drawing says about a sample, and what that says about the worker that sent it.  Pure.
+/* Judges a sample by the trainer's second drawing, and by that the worker that sent it.  Pure.
  *
  * Where the kernels of both promise the same bits, a sample is what its version draws or it is refused: one token, or
- * one log-probability, that differs is enough.  Where they promise nothing (fastest kernels, engines of others), draws
+ * one log-probability, that differs is enough.  Where they promise nothing (fastest kernels, foreign engines), draws
  * differ without anybody's fault, and only log-probabilities that are far from the trainer's tell of something: see
  * MISMATCH_MOST.
  *
- * A difference has two sides.  Whoever disagrees with the trainer while another worker agrees with it in the same round
+ * A difference has two sides.  A worker that disagrees with the trainer while another agrees with it in the same round
  * is at fault.  Where nobody has agreed yet, the first to disagree stands back while others are there to be asked; a
  * second one, or the last one, says that the trainer is as likely at fault, so the run must wait for people, and the
  * pool stays.

@@ -7,8 +7,8 @@
 #define GAIN_LEAST       0.01  /* of the round: what a play can be trusted for in which groups are told apart */
 #define DEALT_GAIN_LEAST 0.02  /* likewise, of lengths in general that were dealt out */
 #define ORDER_GAIN_LEAST 0.001 /* likewise, for another order than the ordinals' */
-/* By so many standard errors of the mean over deals must a plan be better: where each prompt's mean is known deals
- * differ by the spread of its samples alone, and where it is not, also by which groups are the long ones. */
+/* A plan must be better by this many standard errors of the mean over deals: where each prompt's mean is known deals
+ * differ only by the spread of its samples, and where it is not, also by which groups are the long ones. */
 #define EXPECTED_ERRORS_LEAST 1.0
 #define DEALT_ERRORS_LEAST    2.0
 #define SPACING_MOST_US  1e12  /* eleven days: no such plan is of use */
@@ -224,7 +224,7 @@ static void take_if_better(const struct admission_facts *f, struct admission_roo
   if (room->candidate.end_us < best->end_us) *best = room->candidate;
 }
 
-/* So many of the shortest groups first, then the longest. */
+/* The `shortest` shortest groups first, then the longest. */
 static void order_by_length(const struct admission_facts *f, const struct admission_room *room, int32_t shortest,
                             struct admission_plan *plan) {
   plan->ordered = true;

@@ -1,4 +1,4 @@
-/* How many groups may be under way at once, and which are begun first: admission as a pure decision.
+/* Decides how many groups may be under way at once, and which are begun first: admission as a pure decision.
  *
  * An engine's step takes longer the more rows it has.  Where it hardly does, every slot is filled at once.  Where it
  * does, a full engine finishes its first group late and the trainer waits for it: then a round begins with few groups
@@ -45,9 +45,9 @@ struct admission_facts {
   const float *tokens;      /* of samples, group by group: [known * samples] */
   int32_t known;            /* groups, of this round or of others */
   bool exact;               /* they are this round's, by ordinal: known == groups; else they are dealt out to it */
-  const float *scale;       /* [groups], by ordinal: a group has so many times the lengths dealt; NULL: 1 */
+  const float *scale;       /* [groups], by ordinal: a group has this many times the lengths dealt; NULL: 1 */
   const float *most;        /* [groups], by ordinal: what each of its samples may have; NULL: not bounded */
-  int32_t groups_per_step;  /* the trainer takes the groups by steps of so many, in the order of their ordinals
+  int32_t groups_per_step;  /* the trainer takes the groups by steps of this many, in the order of their ordinals
                             * (membership.h); 0: as they come */
   double played_per_us;     /* samples that may be played to find the plan, for a microsecond of the round; 0: any */
 };
@@ -68,7 +68,7 @@ struct admission_room {
     int32_t group;
   } running[ADMISSION_SAMPLES_MAX];
   double step_us[ADMISSION_SAMPLES_MAX + 1];
-  int32_t deals; /* a plan is played so many times */
+  int32_t deals; /* how many times a plan is played */
   int32_t left[ADMISSION_GROUPS_MAX], by_length[ADMISSION_GROUPS_MAX];
   double longest[ADMISSION_GROUPS_MAX], total[ADMISSION_GROUPS_MAX];
   struct admission_plan ramp, other, candidate;
@@ -81,8 +81,8 @@ bool admission_plan(const struct admission_facts *f, struct admission_room *room
  * used to plan with these facts. */
 double admission_play(const struct admission_facts *f, struct admission_room *room, const struct admission_plan *plan);
 
-/* Tries so many changes of the plan's order, one group to another place each, and keeps those that do no harm.  plan's
- * end_us must be its play's. */
+/* Tries `plays` changes of the plan's order, each moving one group to another place, and keeps those that do no harm.
+ * plan's end_us must be its play's. */
 void admission_improve(const struct admission_facts *f, struct admission_room *room, struct admission_plan *plan,
                        int plays);
 
@@ -98,9 +98,9 @@ int32_t admission_groups_now(const struct admission_plan *plan, int64_t passed_u
 /* When the next may be: microseconds after the round opened; INT64_MAX: all are admitted. */
 int64_t admission_next_us(const struct admission_plan *plan, int64_t passed_us);
 
-/* Of `count` groups in the order of service keeps those that may be granted when `begun` training groups of the round
- * were begun and `most` may be; returns how many.  What was begun goes on; while a training group is shut out so is
- * evaluation. */
+/* Keeps those of `count` groups, in the order of service, that may be granted when `begun` training groups of the round
+ * were begun and `most` may be; returns how many.  Groups that were begun go on; while a training group is shut out so
+ * is evaluation. */
 int admission_admit(const struct waiting_group *groups, int32_t *order, int count, int32_t begun, int32_t most);
 
 #endif

@@ -1,5 +1,5 @@
-/* Which groups go into the next submit-batch, and when: whole groups, in the order of the trainer's FIFO, under a token
- * budget, as soon as there are enough of them.
+/* Decides which groups go into the next submit-batch, and when: whole groups, in the order of the trainer's FIFO, under
+ * a token budget, as soon as there are enough of them.
  *
  * Pure; called by rounds/batches.c.  A plan is stored before anything is sent, so that a restart sends the same batch.
  * The gradient does not depend on the choice (int64 sums commute); message sizes and the overlap do.  A group is never
@@ -22,9 +22,9 @@ struct batch_need {
   int groups_per_round; /* as configured */
   int missing;          /* groups of the step that were in no batch before; INT_MAX: the round has but one step */
 };
-/* So many groups are worth a batch of their own: one when the trainer has nothing to do, and of the last groups of an
- * optimizer step, since those of the next step wait for them; else a share of the round, because smaller batches would
- * cost more to plan, to build and to compare than they save. */
+/* How many groups are worth a batch of their own: one when the trainer has nothing to do, or when it is among the last
+ * groups of an optimizer step, because the next step's groups wait for them; else a share of the round, because smaller
+ * batches would cost more to plan, to build and to compare than they save. */
 int batching_worth(const struct batch_need *need);
 
 #endif

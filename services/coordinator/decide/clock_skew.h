@@ -1,4 +1,4 @@
-/* How far a worker's clock is off ours, so that its intervals can be shown in our time (intervals.c).  Pure.
+/* Estimates how far a worker's clock is off ours, so that its intervals can be shown in our time (intervals.c).  Pure.
  *
  * Every process's clock goes evenly from where the wall clock stood when the process was started
  * (common/base/clock.h).  So two of them differ by a constant: nothing on machines whose clocks are right, hours

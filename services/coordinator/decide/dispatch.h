@@ -20,8 +20,9 @@ struct planned_lease {
 }; /* fence: above every fence that its samples had */
 
 /* How many samples one poll may take, so that few samples (the last of a round, the first of one that begins with few)
- * are spread over the ready servers: as many as bring it to its share of what waits and what all hold, rounded up; at
- * least one, at most its slots.  held_here: samples that this server holds; held: that all ready servers do. */
+ * are spread over the ready servers: as many as bring the server to its share of all waiting and held samples, rounded
+ * up; at least one, at most its free slots.  held_here: samples that this server holds; held: that all ready servers
+ * do. */
 int dispatch_share(int waiting, int servers_ready, int slots_free, int held_here, int held);
 
 /* Cuts the first `samples_max` of n waiting samples into leases of one group each, of at most lease_samples_max (0:

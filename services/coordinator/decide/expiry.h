@@ -1,4 +1,4 @@
-/* When things lapse: decisions over times that are passed in (monotonic milliseconds).  Pure.
+/* Decides when things lapse, by times that are passed in (monotonic milliseconds).  Pure.
  *
  * Called on the writer's thread by core.c (parked polls, standstills), workers.c, leases.c and group_timeout.c.  No
  * clock is read here, so that tests can pass any time. */
@@ -12,9 +12,9 @@
 bool expiry_worker_lost(int64_t seen_ms, int64_t ttl_ms, int64_t now_ms);
 /* A lease granted or renewed now lapses then. */
 int64_t expiry_lease_deadline(int64_t now_ms, int64_t ttl_ms);
-/* Heartbeats renew leases; but whoever holds some and samples nothing for so long loses them: STANDSTILL_GROUPS times
- * what a group of the run takes (group_s, in seconds; 0: not known yet, and nobody does), and a time to live at least.
- * Prompts are computed without a token to show for it: a group's time has that in it. */
+/* Heartbeats renew leases; but a worker that holds some and samples nothing for too long loses them: STANDSTILL_GROUPS
+ * times what a group of the run takes (group_s, in seconds; 0: not known yet, and nobody does), and a time to live at
+ * least.  Prompts are computed without a token to show for it: a group's time has that in it. */
 enum { STANDSTILL_GROUPS = 8 };
 bool expiry_stands_still(int64_t progressed_ms, double group_s, int64_t ttl_ms, int64_t now_ms);
 bool expiry_passed(int64_t deadline_ms, int64_t now_ms);

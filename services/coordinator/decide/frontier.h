@@ -1,4 +1,4 @@
-/* Which groups go first: frontier-group dispatch (FGD) as pure decisions, and the measurements that they use.
+/* Decides which groups go first: frontier-group dispatch (FGD) as pure decisions, and the measurements that they use.
  *
  *   training groups of the open round, by ordinal:   0  1  2  [3]  4  [5] | 6  7  8 ...
  *   0, 1, 2 and 4 are sealed; [ ] is the frontier, here of two groups; 6 is its `end`, and what follows is backfill
@@ -43,7 +43,7 @@ struct frontier_policy {
   int32_t end; /* ordinal of the first open training group behind the frontier; INT32_MAX: there is none */
   int64_t aging_ms, now_ms;
   int64_t tokens_prior; /* expected length of a sample of a group without finished ones; 0: not known */
-  bool planned;         /* groups have places: they go by them alone but for their age */
+  bool planned;         /* groups have places, which only their age overrides */
 };
 
 /* order: room for n; becomes the indices of the groups that may be granted now, first to be served first.  Returns how
@@ -58,8 +58,8 @@ int frontier_order(const struct waiting_group *groups, int n, const struct front
  * sensible bound, and one that has merely not come up yet must not go before the frontier's lost samples. */
 int frontier_overtaken(const struct waiting_group *groups, int n, const int32_t *granted, int32_t *overtaken);
 
-/* How many groups must be in flight so that the trainer does not wait: by Little's law what it takes in the time that a
- * group needs from its first lease to its sealing, and one more.  Between 1 and groups, at most
+/* How many groups must be in flight so that the trainer does not wait: by Little's law as many as it takes in the time
+ * that a group needs from its first lease to its sealing, and one more.  Between 1 and groups, at most
  * FRONTIER_CANDIDATES_MAX; a rate or a latency of 0 is not known. */
 int frontier_size(double drain_groups_per_s, double group_latency_s, int groups);
 

@@ -1,4 +1,4 @@
-/* How old what a step trains on may be, where weights are swapped while samples are drawn (`mode: inflight`).
+/* Decides how old the tokens of a step may be, where weights are swapped while samples are drawn (`mode: inflight`).
  *
  *   version   v-2      v-1      v = current          max_lag 2
  *   tokens     a a a    a a      a a        sample a: lag 2, fits
@@ -48,7 +48,7 @@ struct stream_state {
  * go. */
 int64_t lag_groups_dropped(int64_t samples_ahead, int64_t samples, int64_t complete);
 
-/* So many complete groups of which a step can take none, because all advantages are zero, are more than chance. */
+/* How many complete groups of which a step can take none, because all advantages are zero, are more than chance. */
 int64_t lag_groups_without_signal(int64_t groups_per_step);
 
 /* How many groups may be issued now.  One is let through when none is ahead, so that the stream cannot dry up. */

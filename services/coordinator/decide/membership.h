@@ -1,4 +1,4 @@
-/* Which groups make one optimizer step of a round under `update: minibatch`.
+/* Decides which groups make one optimizer step of a round under `update: minibatch`.
  *
  * Optimizer steps do not commute, so a group's step must not depend on which group was first.  It goes by rank: of the
  * round's training groups in the order of their ordinals, leave out those that were filtered or failed; step k takes

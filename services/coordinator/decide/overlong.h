@@ -1,5 +1,5 @@
-/* What a completion loses for coming close to its longest length, so that a policy learns to end before it is cut off:
- * the soft penalty of DAPO (arXiv 2503.14476), as PipelineRL (2509.19128) uses it.
+/* The reward that a completion loses for coming close to its longest length, so that a policy learns to end before it
+ * is cut off: the soft penalty of DAPO (arXiv 2503.14476), as PipelineRL (2509.19128) uses it.
  *
  *   0              where length <= most - buffer
  *   down to -1     in equal steps over the last `buffer` tokens: ((most - buffer) - length) / buffer

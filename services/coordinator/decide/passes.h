@@ -1,5 +1,5 @@
-/* When a sealed group of a run with a KL term goes to the trainer: at once, or once a preprocessor has computed the
- * reference's log-probabilities of it (a pass).
+/* Decides when a sealed group of a run with a KL term goes to the trainer: at once, or once a preprocessor has computed
+ * the reference's log-probabilities of it (a pass).
  *
  *   waiting --granted--> granted --result--> done: the batch brings them
  *      ^-- holder lost --'   '-- refused, or longer than pass_timeout_ms after the first grant: the trainer computes them
@@ -30,7 +30,7 @@ struct pass_facts {
   int64_t since_first_grant_ms; /* when it was */
 };
 
-/* Is its time over?  Then it is granted to nobody any more, and not waited for. */
+/* Is the pass's time over?  Then it is granted to no worker any more, and not waited for. */
 bool pass_is_late(const struct pass_facts *p, int64_t timeout_ms);
 
 /* Which of these groups, in the order of their passes, a batch may take: take[n].  idle: the trainer has nothing to do;

@@ -1,4 +1,4 @@
-/* When a reward server is asked, asked again, left alone and given up.
+/* Decides when a reward server is asked, asked again, left alone and given up.
  *
  *   waiting --asked--> in flight --answered--> stored
  *      ^                   |

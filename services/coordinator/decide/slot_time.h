@@ -27,9 +27,9 @@ void slot_windows_begin(struct slot_window windows[SLOT_WINDOWS], int64_t run, i
 /* The first end counts. */
 void slot_windows_end(struct slot_window windows[SLOT_WINDOWS], int64_t run, int64_t now_ms);
 
-/* A server with so many slots was busy for busy_us (summed over slots) between two heartbeats.  Fills out (run 0:
- * nothing) and returns what did not fit because clocks and heartbeats jitter, to be carried to the next heartbeat: at
- * most a tenth of a second of every slot, and only while a run is open. */
+/* Called when a server with `slots` slots was busy for busy_us (summed over slots) between two heartbeats.  Fills out
+ * (run 0: nothing) and returns what did not fit because clocks and heartbeats jitter, to be carried to the next
+ * heartbeat: at most a tenth of a second of every slot, and only while a run is open. */
 int64_t slot_time_share(const struct slot_window windows[SLOT_WINDOWS], int32_t slots, int64_t from_ms, int64_t to_ms,
                         int64_t busy_us, struct slot_account out[SLOT_WINDOWS]);
 

@@ -1,4 +1,4 @@
-/* What a decode step costs by its number of rows, as the pool measures it.
+/* The cost of a decode step as a function of its number of rows, as the pool measures it.
  *
  *   slot:   0  1  2    3    4     5      6 ...       rows up to 1, 2, 4, 8 ... : slot = ceil(log2 rows)
  *   holds:  sums of steps, of their rows and of their microseconds, in which the past fades
@@ -30,7 +30,7 @@ void step_costs_note(struct step_costs *c, int slot, int64_t steps, int64_t rows
 /* Steps of two sizes at least were measured. */
 bool step_costs_known(const struct step_costs *c);
 
-/* Microseconds of a step of so many rows; never less for more rows.  Beyond what was measured the line goes on.  Only
+/* Microseconds of a step of `rows` rows; never fewer for more rows.  Beyond the measured ones the line goes on.  Only
  * when costs are known. */
 double step_costs_us(const struct step_costs *c, double rows);
 

@@ -1,4 +1,4 @@
-/* How SQL names what is stored as a number.
+/* The names that SQL statements use for values stored as numbers.
  *
  *   "... WHERE state = " SQL_GROUP_OPEN " AND ..."
  *
@@ -64,7 +64,7 @@ _Static_assert(STORED_PASS_WAITING == PASS_WAITING && STORED_PASS_GRANTED == PAS
 enum reward_row_state { REWARD_ROW_WAITING, REWARD_ROW_ANSWERED, REWARD_ROW_MISSED };
 #define STORED_REWARD_WAITING 0
 #define SQL_REWARD_WAITING    STORED_TEXT(STORED_REWARD_WAITING)
-/* Of the table or alias `s` of samples: null while a judge's part of it is waited for. */
+/* The reward in the table or alias `s` of samples: null while a judge's part of it is awaited. */
 #define SQL_REWARD_OF(s)                                                                                          \
   "iif(EXISTS (SELECT 1 FROM remote_rewards w WHERE w.run = " s ".run AND w.round = " s ".round AND "             \
   "w.group_ordinal = " s ".group_ordinal AND w.sample = " s ".sample AND w.state = " SQL_REWARD_WAITING "), NULL, " \

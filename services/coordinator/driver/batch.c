@@ -73,7 +73,7 @@ void batch_free(struct batch *b) {
 
 enum rc batch_submit(const struct batch *b, struct http_client *http, bool ask_first, struct err *err) {
   const struct trainer_client t = {.http = http, .base_url = b->url};
-  if (ask_first) { /* the body that an earlier life sent carried another epoch: a repeat would conflict */
+  if (ask_first) { /* a body sent before a restart carried another epoch: a repeat would conflict */
     struct arena arena = ARENA_INIT;
     struct batch_status status;
     const enum rc rc = trainer_batch_status(&t, b->built.message.batch_id, 0, 0, &status, &arena, CALL_MS, err);

@@ -44,7 +44,7 @@ enum rc batch_make(struct batch **out, struct readers *readers, struct run_conte
                    const struct trainer_target *trainer, const struct batch_place *place, struct err *err);
 void batch_free(struct batch *b); /* NULL is fine */
 
-/* ask_first: an earlier life may have submitted it; then it is submitted only if the trainer does not know it, or
+/* ask_first: it may have been submitted before a restart; then it is submitted only if the trainer does not know it, or
  *   failed it. */
 enum rc batch_submit(const struct batch *b, struct http_client *http, bool ask_first, struct err *err);
 

@@ -2,9 +2,9 @@
  * (cross-entropy), and the comparison of its answer with the behaviour log-probabilities that were recorded.
  *
  * Called by batch.c, on the driver's thread, with a connection for readers.  Everything built lives in the
- * caller's arena, one per batch.  It must not put behaviour log-probabilities into the message, but in `inflight`,
- * whose losses need them: if the trainer knew them, the comparison would prove less.  It decides nothing: batching.c
- * has chosen the groups of a batch.
+ * caller's arena, one per batch.  It must not put behaviour log-probabilities into the message, except in `inflight`,
+ * whose losses need them: if the trainer knew them, the comparison would prove less. It decides nothing: batching.c has
+ * chosen the groups of a batch.
  *
  * Previous hop of a rollout: group_seal.c.  Next: batch.c. */
 #ifndef LEASEHOLD_COORDINATOR_DRIVER_BATCH_BUILD_H
@@ -28,10 +28,10 @@ struct built_batch {
 /* Which batch: that of this number of a round. */
 struct batch_key {
   int64_t run, round, number;
-  int64_t version; /* that it is computed by */
+  int64_t version; /* the version under which it is computed */
   int64_t trainer; /* the incarnation that computes it */
   bool inflight;      /* its message has behaviour log-probabilities */
-  bool has_reference; /* the run has a KL term: groups bring what preprocessors computed of them */
+  bool has_reference; /* the run has a KL term: groups bring what preprocessors computed for them */
 };
 
 /* The groups of the batch, in order. */

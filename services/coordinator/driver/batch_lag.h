@@ -1,4 +1,4 @@
-/* How old the trained tokens of a batch are, and which of them must agree with the trainer bit for bit: in an
+/* Finds how old the trained tokens of a batch are, and which of them must agree with the trainer bit for bit: in an
  * `inflight` run a sample's tokens may be of several versions.
  *
  *   spans    | v-2, fresh | v-1 | v | v, fresh |     the batch is computed by version v

@@ -99,7 +99,7 @@ static const struct sample_refusal *refusal_of(const struct batch_status *answer
   return NULL;
 }
 
-/* at: the group's first sample in the batch.  *refused: so many of its samples are. */
+/* at: the group's first sample in the batch.  *refused: how many of its samples are. */
 static enum rc group_sift(struct refusals *found, const struct built_batch *b, const struct batch_sources *sources,
                           size_t g, size_t at, const struct batch_status *answer, size_t *refused, struct err *err) {
   const struct batch_group *group = &b->message.groups[g];

@@ -1,5 +1,4 @@
-/* How the batches of an `inflight` run are verified: what the message says of it, and what the answer makes of the
- * batch.
+/* Verifies the batches of an `inflight` run: fills in the message's part about it, and applies the answer to the batch.
  *
  *   built batch --batch_verify_fill--> uniforms' keys, bounds, and from which token on each sample must be exact
  *      ... the trainer's pass, whose gradient of a refused group is in no sum ...
@@ -17,7 +16,7 @@
 #include "services/coordinator/checks/refusals.h"
 #include "services/coordinator/driver/batch_build.h"
 
-/* Of each sample of a batch, in the order of the message. */
+/* Where each sample of a batch came from, in the order of the message. */
 struct sample_source {
   int64_t round, group, sample;
   int64_t worker; /* that ended it */
@@ -31,12 +30,12 @@ struct batch_sources {
 enum rc batch_verify_fill(struct batch_sources *out, struct built_batch *b, struct store *s,
                           const struct batch_key *key, const struct run_config *config, struct arena *arena,
                           struct err *err);
-/* Takes the groups that the answer refuses out of the batch and its sources.  *found: what became of it, but for who
- * asks (run, round, number); its memory is the arena's and the answer's.  RC_CORRUPT when the answer refuses what the
- * batch does not have; a group that was refused before, and is not in the batch any more, is none. */
+/* Takes the groups that the answer refuses out of the batch and its sources.  *found: the outcome, without the caller's
+ * fields (run, round, number); its memory is the arena's and the answer's.  RC_CORRUPT when the answer refuses samples
+ * that the batch does not have; a group that was refused before, and is not in the batch any more, does not count. */
 enum rc batch_verify_sift(struct refusals *found, struct built_batch *b, struct batch_sources *sources,
                           const struct batch_status *answer, struct arena *arena, struct err *err);
-/* Of a sifted batch, whose samples the answer has. */
+/* For a sifted batch, whose samples the answer has. */
 void batch_verify_older(struct refusals *found, const struct built_batch *b, const struct batch_sources *sources,
                         const struct batch_status *answer);
 

@@ -32,7 +32,7 @@
 struct sent_batches {
   int64_t run; /* 0: none */
   int64_t round, trainer;
-  bool first;              /* nothing of the round was sent before, in an earlier life neither */
+  bool first;              /* nothing of the round was sent before, nor before a restart */
   struct round_job newest; /* the last one in the trainer's order */
 };
 
@@ -52,7 +52,7 @@ struct driver {
   pthread_cond_t wake;
   bool kicked;
   int sealed; /* groups, since it last began to look */
-  int waking; /* so many of them wake it when it waits */
+  int waking; /* how many of them wake it when it waits */
 
   int groups_wanted; /* how many more are worth another pass, as far as the last one could tell; INT_MAX: an answer
                       * is */

@@ -43,14 +43,14 @@ enum rc inner_step_submit(const struct inner_step *s, struct http_client *http, 
 enum rc inner_step_await(const struct inner_step *s, struct http_client *http, const atomic_bool *cancel,
                          struct step_status *status, struct arena *arena, struct err *err);
 
-/* The ids of the round's groups that come after so many inner steps; strings live in the arena.  Also for the round's
- * own step, whose groups come after all of them. */
+/* The ids of the round's groups whose step comes after m->after_steps inner steps; strings live in the arena.  Also for
+ * the round's own step, whose groups come after all of them. */
 enum rc step_groups(struct store *s, struct submit_step *m, int64_t run, int64_t round, struct arena *arena,
                     struct err *err);
 
-/* Any step, inner or a round's own.  Asks first, because an earlier life may have submitted it; one that is unknown is
- * submitted, and so is one that failed: a trainer that had just come back may have been asked for it before its batches
- * were sent again.  *status is what the trainer said when it was asked; it lives in the arena. */
+/* Any step, inner or a round's own.  Asks first, because it may have been submitted before a restart; a step that is
+ * unknown is submitted, and so is one that failed: a trainer that had just come back may have been asked for it before
+ * its batches were sent again.  *status is what the trainer said when it was asked; it lives in the arena. */
 enum rc step_submit_once(const struct trainer_client *t, const struct submit_step *m, struct step_status *status,
                          struct arena *arena, struct err *err);
 /* Any step that the trainer failed: RC_IO when its disk is to blame, so that the same step is tried again; else

@@ -72,7 +72,7 @@ static void wait_ms(struct late_check *l, int64_t ms) {
 static void show(struct late_check *l, const char *text) {
   struct err err = {0};
   if (tell(l, (struct verdict_message){.run = l->run, .verdict = STILL_CHECKED, .text = text}, &err) != RC_OK)
-    log_warn("how far the check of run %s is could not be stored: %s", id_run(l->run).text, err.message);
+    log_warn("the progress of run %s's check could not be stored: %s", id_run(l->run).text, err.message);
 }
 
 static bool is_checking(struct late_check *l) {
@@ -130,7 +130,7 @@ static bool judge(struct late_check *l, const char *config) {
   else
     show(l, why);
   if (rc != RC_OK)
-    log_warn("what was found out about run %s could not be stored: %s", id_run(l->run).text, err.message);
+    log_warn("the result of run %s's check could not be stored: %s", id_run(l->run).text, err.message);
   return rc == RC_OK && (found == RC_OK || is_refusal(found));
 }
 

@@ -1,4 +1,4 @@
-/* What the driver reads of the database before it chooses what to do: the trainer that holds the place, the run to
+/* Reads from the database what the driver needs to choose its next work: the trainer that holds the place, the run to
  * work on and that run's newest round.
  *
  * Called by the driver's thread at the beginning of every turn, and by its steps when they must know whether something

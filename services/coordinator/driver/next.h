@@ -1,5 +1,5 @@
-/* What the driver does next, as far as that needs no trainer: which kind of work, and which job of a round goes to the
- * trainer.
+/* Decides what the driver does next, as far as that needs no trainer: which kind of work, and which job of a round goes
+ * to the trainer.
  *
  *   a look (look.h) --next_work--> start | train | step
  *   train: stored jobs that were not sent, in the trainer's order --> else a new batch of what is sealed, once it is worth one
@@ -31,10 +31,10 @@ int64_t next_taken(const struct active_run *a, int64_t held_version);
 
 struct next_job {
   bool found;
-  bool stored; /* it is in the database, and an earlier life may have sent it */
+  bool stored; /* it is in the database, and may have been sent before a restart */
   struct round_job job;
   struct command *plan; /* of a batch that is not: next_job_plan takes it over */
-  int groups_wanted; /* when nothing was found: so many more sealed groups are worth another look; INT_MAX: an answer
+  int groups_wanted; /* when nothing was found: how many more sealed groups are worth another look; INT_MAX: an answer
                       * is */
 };
 

@@ -43,7 +43,8 @@ struct round_place {
   bool recorded;   /* it is over, and repeated as it was recorded */
 };
 
-/* Makes the message for this trainer and submits it; ask_first: an earlier life may have submitted it (batch.h). */
+/* Makes the message for this trainer and submits it; ask_first: it may have been submitted before a restart
+ * (batch.h). */
 enum rc trainer_job_send(struct trainer_job *out, struct readers *readers, struct run_context *context,
                          const struct trainer_target *trainer, const struct round_place *place,
                          const struct round_job *job, bool ask_first, struct http_client *http, struct err *err);

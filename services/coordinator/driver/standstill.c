@@ -68,7 +68,7 @@ static enum rc samplers_missing(struct store *s, const struct active_run *a, cha
     return say_text(s, a->run,
                     "SELECT detail FROM incidents WHERE run = ?1 AND kind IN ('lease_refused', 'leases_untaken') "
                     "ORDER BY id DESC LIMIT 1",
-                    "nobody takes the samples that wait", why, err);
+                    "no worker takes the waiting samples", why, err);
   rc = store_int(s, &registered, err,
                  "SELECT count(*) FROM workers INDEXED BY workers_live WHERE live = 1 AND kind = ?1",
                  BINDS(b_int(WORKER_GENERATION)));
@@ -79,8 +79,8 @@ static enum rc samplers_missing(struct store *s, const struct active_run *a, cha
     snprintf(why, ERR_MESSAGE_MAX,
              "none of the %" PRId64
              " registered generation-servers has the weights of version %" PRId64
-             ": one that does not come to have them says in its log why, for instance because it was started with "
-             "another --model than the trainer's",
+             ": a server that cannot get them says why in its log, for instance because it was started with another "
+             "--model than the trainer's",
              registered, a->version);
   return RC_OK;
 }
@@ -99,7 +99,7 @@ enum rc standstill_look(struct readers *readers, const struct active_run *a, cha
     rc = say_text(s, a->run,
                   "SELECT last_error FROM reward_servers WHERE run = ?1 AND last_error IS NOT NULL ORDER BY term "
                   "LIMIT 1",
-                  "rewards of samples that are in are missing", why, err);
+                  "finished samples still lack rewards", why, err);
   readers_give(readers, s);
   return rc;
 }

@@ -1,4 +1,5 @@
-/* Why a run stands still though nothing of the driver's fails: nobody samples for it, or nobody judges its samples.
+/* Finds out why a run stands still although no work of the driver's fails: no server samples for it, or no judge
+ * answers.
  *
  *   samples wait, none is leased    --> no generation-server is registered, none has the run's weights, or those
  *                                       that have them are in quarantine, refuse its leases, or do not take them

@@ -12,7 +12,7 @@
 #include "services/coordinator/driver/driver_state.h"
 
 enum rc start_run(struct driver *d, const struct active_run *a, struct err *err);
-/* Only the first step of it: d->context is the run's afterwards, made of the model's files and the datasets. */
+/* Only its first step: afterwards d->context is the run's, made from the model's files and the datasets. */
 enum rc start_context(struct driver *d, const struct active_run *a, struct err *err);
 
 #endif

@@ -53,8 +53,8 @@ static void sent_begin(struct driver *d, const struct active_run *a) {
   if (d->sent.first) d->newest_round = a->round;
 }
 
-/* What is stored and was not sent in this life, or what could be planned.  Of a round that is new to this life an
- * earlier one has sent nothing, though its first batch may be stored (rounds/publish.c). */
+/* Sends the next job: one that is stored and was not sent since the start, or one that can be planned.  Nothing of a
+ * round that opened since the start was sent before, though its first batch may be stored (rounds/publish.c). */
 static enum rc send_next(struct driver *d, const struct active_run *a, struct next_job *next, struct err *err) {
   if (!next->stored) {
     const enum rc rc = next_job_plan(d->core, next, err);

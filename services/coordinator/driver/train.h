@@ -6,8 +6,8 @@
  *                                 +------------------- a kick for every seal and every answer ---------------+
  *
  * Driver's thread.  train_round is a pass, not a wait: it sends what can be sent and returns; kicks bring it back.  A
- * batch is stored before it is sent, so that a restart sends the same one; a batch that an earlier life may have
- * submitted is asked for first.
+ * batch is stored before it is sent, so that a restart sends the same one; if this process may have submitted a batch
+ * before it was restarted, the trainer is asked for it first.
  *
  * In flight the first batch of the next round goes to the trainer behind the step that opens that round
  * (train_ahead_of_version), so that the trainer does not stand still while the version is announced.
@@ -19,8 +19,8 @@
 #include "services/coordinator/driver/driver_state.h"
 
 enum rc train_round(struct driver *d, const struct active_run *a, struct err *err);
-/* The step over the newest round has been submitted.  A failure is no trouble: the batch is sent when its round is
- * open. */
+/* Called when the newest round's step has been submitted. A failure does no harm: the batch is then sent when its round
+ * is open. */
 void train_ahead_of_version(struct driver *d, const struct active_run *a);
 
 #endif

@@ -85,7 +85,7 @@ static void show_waiting(struct driver *d, const struct active_run *a, bool stor
   if (strcmp(a->waiting_for, what) == 0 || (!begins && now_ms - d->shown_ms < RENEWED_MS)) return;
   const struct trouble_message m = {.run = a->run, .storage = storage && begins, .why = what};
   if (tell(d, wait_execute, &m, &err) != RC_OK)
-    log_warn("what run %s waits for could not be stored: %s", id_run(a->run).text, err.message);
+    log_warn("the reason why run %s waits could not be stored: %s", id_run(a->run).text, err.message);
   d->shown_ms = now_ms;
 }
 
@@ -142,5 +142,5 @@ void trouble_over(struct driver *d, const struct active_run *a) {
   if (!a->waiting_for[0]) return;
   log_info("run %s goes on", id_run(a->run).text);
   if (tell(d, wait_execute, &(struct trouble_message){.run = a->run}, &err) != RC_OK)
-    log_warn("run %s goes on, and could not be shown to: %s", id_run(a->run).text, err.message);
+    log_warn("run %s goes on, but that could not be stored: %s", id_run(a->run).text, err.message);
 }

@@ -15,7 +15,7 @@
 
 double pass_at_k(int64_t samples, int64_t passed, int64_t k);
 
-/* The k that are shown for so many samples of a problem: 1, 2, 4, ... and their number itself.  Returns how many. */
+/* The k that are shown for a problem's `samples` samples: 1, 2, 4, ... and their number itself.  Returns how many. */
 enum { PASS_KS_MAX = 12 };
 int pass_ks(int64_t samples, int64_t ks[PASS_KS_MAX]);
 bool pass_k_shown(int64_t samples, int64_t k);

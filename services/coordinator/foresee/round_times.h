@@ -1,7 +1,8 @@
-/* How long a round of a run takes in each mode, from the paces of servers and trainer that were measured one by one.
+/* Estimates how long a round of a run takes in each mode, from the paces of servers and trainer that were measured one
+ * by one.
  *
  * Sampling is played as rounds are planned (decide/admission.h): a step costs by its rows, all samples are equally
- * long.  What is not in it: messages, a pool whose servers differ, cores that a server and the trainer share.  Larger
+ * long.  It leaves out messages, a pool whose servers differ, and cores that a server and the trainer share.  Larger
  * rounds than that plays are played in part and taken in proportion.  Pure. */
 #ifndef LEASEHOLD_COORDINATOR_FORESEE_ROUND_TIMES_H
 #define LEASEHOLD_COORDINATOR_FORESEE_ROUND_TIMES_H

@@ -369,7 +369,7 @@ static enum rc candidates_order(struct core *c, const struct open_round *r, cons
       frontier_size(rate_value(&c->pool->rates.drain), rate_value(&c->pool->rates.latency), config->groups_per_round);
   const int wanted = config->frontier_groups ? config->frontier_groups : measured;
   const int size = wanted < FRONTIER_CANDIDATES_MAX ? wanted : FRONTIER_CANDIDATES_MAX;
-  /* an answer has so many leases at most, each of one group; behind a gate only what it lets through is counted */
+  /* this many leases are in an answer at most, each of one group; behind a gate only what it admits is counted */
   const int reach = config->frontier != FRONTIER_GATE           ? 0
                     : slots < FRONTIER_CANDIDATES_MAX / servers ? slots * servers
                                                                 : FRONTIER_CANDIDATES_MAX;
@@ -490,7 +490,8 @@ static enum rc look_quarantined(struct core *c, const struct live_worker *w, int
   return rc;
 }
 
-/* Lease answers that a server did not take: after so many of them it gets none for REST_TTLS times a time to live. */
+/* Lease answers that a server did not take: after UNTAKEN_MAX of them it gets none for REST_TTLS times a time to
+ * live. */
 enum { UNTAKEN_MAX = 4, UNTAKEN_RESTS = INT32_MAX, REST_TTLS = 20 };
 
 static bool rests(const struct core *c, struct live_worker *w) {
@@ -608,7 +609,7 @@ enum rc lease_stands(const struct lease_row *l, struct err *err) {
     case LEASE_GRANTED: return RC_OK;
     case LEASE_EXPIRED:
       return err_set(err, RC_GONE, "id",
-                     "lease %s with fence %" PRId64 " expired: its samples were given to somebody else", l->id,
+                     "lease %s with fence %" PRId64 " expired: its samples were given to another worker", l->id,
                      l->fence);
     case LEASE_HANDED_BACK:
       return err_set(err, RC_CONFLICT, "id", "lease %s with fence %" PRId64 " was handed back", l->id, l->fence);
@@ -743,7 +744,7 @@ enum rc leases_note_progress(struct core *c, struct live_worker *w, int64_t toke
                              struct err *err) {
   const int64_t still_ms = c->now_ms - w->progressed_ms;
   char detail[LIMIT_NAME_MAX + 128];
-  const bool told = w->exactness != WORKER_FOREIGN; /* engines of others tell of tokens when a sample ends */
+  const bool told = w->exactness != WORKER_FOREIGN; /* foreign engines tell of tokens when a sample ends */
   const bool stands = holds && told && tokens_sampled == w->tokens_sampled;
   enum rc rc = note_untaken(c, w, holds, err);
   if (rc != RC_OK) return rc;

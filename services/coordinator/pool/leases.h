@@ -1,10 +1,9 @@
-/* Leases in the database: they are granted, renewed and ended here.  A lease binds samples of one group to a worker,
- * a version range and a digest of weights.  When it ends without a result its samples wait again, and the next grant
- * carries a higher fence.
+/* Grants, renews and ends leases in the database. A lease binds samples of one group to a worker, a version range and a
+ * digest of weights.  When it ends without a result its samples wait again, and the next grant carries a higher fence.
  *
- * Writer's thread only, inside the caller's savepoint; granted leases live in the caller's arena.  Nothing is
- * granted under any version but the one that the worker holds, which is the current one or, in `inflight`, not too old
- * (I2), and no lease ends twice (states.c).
+ * Writer's thread only, inside the caller's savepoint; granted leases live in the caller's arena.  Leases are granted
+ * only under the version that the worker holds, which is the current one or, in `inflight`, not too old (I2), and no
+ * lease ends twice (states.c).
  *
  * Previous hop of a rollout: rounds/round.c.  Next: the poll's answer, api/route_leases.c. */
 #ifndef LEASEHOLD_COORDINATOR_POOL_LEASES_H
@@ -29,7 +28,7 @@ struct lease_row {
   struct digest content; /* of the accepted result */
 };
 
-/* Grants the worker, one of so many ready servers, up to slots_free samples of the active run's open round, to be drawn
+/* Grants the worker, one of `servers` ready ones, up to slots_free samples of the active run's open round, to be drawn
  * from `held`: the current version or, in `inflight`, one that is not too old and that the worker has loaded.  leases:
  * arena memory, room for LIMIT_LEASES_PER_REQUEST. *count may be 0. */
 enum rc leases_grant(struct core *c, struct live_worker *w, int slots_free, int servers,
@@ -40,19 +39,19 @@ enum rc leases_grant(struct core *c, struct live_worker *w, int slots_free, int 
  * *out is another worker's. */
 enum rc lease_claimed(struct store *s, const char *id, const uint64_t *fence, const char *worker, struct lease_row *out,
                       struct err *err);
-/* RC_OK while it is granted: only then is a result taken.  RC_GONE when it expired, RC_CONFLICT when it ended
- * otherwise. */
+/* RC_OK while the lease is granted: only then is its result accepted.  RC_GONE when it expired, RC_CONFLICT when it
+ * ended otherwise. */
 enum rc lease_stands(const struct lease_row *l, struct err *err);
-/* Is it this worker's, and granted?  Then its deadline moves. */
+/* Moves the lease's deadline if it is granted, and to this worker; *held tells. */
 enum rc lease_renew(struct core *c, const char *id, int64_t fence, int64_t worker, bool *held, struct err *err);
 /* granted -> state; samples that are not done go back to waiting unless state is LEASE_DONE or LEASE_SUPERSEDED. */
 enum rc lease_end(struct core *c, const struct lease_row *l, enum lease_state state, const struct digest *content,
                   struct err *err);
 enum rc leases_lose_all(struct core *c, int64_t worker, struct err *err);
 enum rc leases_expire(struct core *c, struct err *err);
-/* A worker tells how many tokens it has sampled so far, and whether it holds leases: where that has stood still for too
- * long (expiry_stands_still), its leases are others' from now on, and an incident says so.  Not of engines of
- * others.  And one that holds none of those that it is granted gets no more for a while, which an incident says too. */
+/* Notes how many tokens a worker says it has sampled so far, and whether it holds leases.  If its tokens have stood
+ * still for too long (expiry_stands_still), its leases go to others, and an incident says so; foreign engines are
+ * exempt. A worker that holds none of the leases granted to it gets no more for a while, which an incident says too. */
 enum rc leases_note_progress(struct core *c, struct live_worker *w, int64_t tokens_sampled, bool holds,
                              struct err *err);
 /* A worker tells how many leases it has found in answers.  Those of the last answer, if that was lost, are ended, and
@@ -62,9 +61,9 @@ enum rc leases_note_taken(struct core *c, struct live_worker *w, int64_t taken, 
 enum rc leases_put_off(struct core *c, int64_t ms, struct err *err);
 /* Every granted lease of a run becomes superseded (its version is not current any more, or the run ended). */
 enum rc leases_supersede(struct core *c, int64_t run, struct err *err);
-/* Those that are valid for no version from `version` on; their samples wait again. */
+/* Ends the granted leases that are valid for no version from `version` on; their samples wait again. */
 enum rc leases_outdate(struct core *c, int64_t run, int64_t version, struct err *err);
-/* Every granted one of one group, which has failed. */
+/* Every granted lease of a group that has failed becomes superseded. */
 enum rc leases_supersede_group(struct core *c, int64_t run, int64_t round, int64_t group, struct err *err);
 
 #endif

@@ -14,7 +14,7 @@ static bool may_act_for(const struct core *c, const struct token_claim *caller, 
 
 enum rc owner_check(const struct core *c, const struct command *cmd, const struct live_worker *w, struct err *err) {
   if (!w->owned || may_act_for(c, &cmd->caller, &w->owner)) return RC_OK;
-  return err_set(err, RC_FORBIDDEN, "id", "worker %s was registered with another token than the one that came",
+  return err_set(err, RC_FORBIDDEN, "id", "worker %s was registered with another token than this request's",
                  id_worker(w->id).text);
 }
 
@@ -26,7 +26,8 @@ enum rc owner_may_take(struct core *c, const struct command *cmd, enum worker_ki
   bool row = false, owned = false;
   if (roles == 0) return RC_OK;
   if (!(roles & (role | HTTP_ADMIN)))
-    return err_set(err, RC_FORBIDDEN, "kind", "a token of %s was expected to register a %s worker, but one of %s came",
+    return err_set(err, RC_FORBIDDEN, "kind", "expected a token of role %s to register a %s worker, got one of role "
+                                              "%s",
                    token_role_name(role), worker_kind_name(kind),
                    token_role_name(role == HTTP_TRAINER ? HTTP_WORKER : HTTP_TRAINER));
   enum rc rc =
@@ -40,7 +41,7 @@ enum rc owner_may_take(struct core *c, const struct command *cmd, enum worker_ki
   if (rc != RC_OK || !owned || may_act_for(c, &cmd->caller, &owner)) return rc;
   return err_set(
       err, RC_FORBIDDEN, "name",
-      "the name '%.100s' belongs to another token than the one that came: take another name, or remove that token",
+      "the name '%.100s' belongs to another token than this request's: take another name, or remove that token",
       name);
 }
 

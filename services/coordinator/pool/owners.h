@@ -1,8 +1,8 @@
-/* Whose a worker's name is: the holder's of the token that took it (common/http/trust/tokens.h).
+/* Finds the owner of a worker's name: the holder of the token that took it (common/http/trust/tokens.h).
  *
  * A name is taken by its first registration and stays taken when its worker is gone: its newest row in the database
  * says whose it is.  It is free again once no token of that holder is accepted any more; an admin may take any.
- * Without tokens, names are nobody's.  Registrations that came to nothing leave one row a name, and at most OWNERS_KEPT
+ * Without tokens, names have no owner.  Registrations that failed leave one row a name, and at most OWNERS_KEPT
  * in all: what holds for rows that runs refer to is retention's.
  *
  * On the writer's thread, inside the caller's savepoint. */

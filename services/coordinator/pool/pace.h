@@ -6,8 +6,8 @@
  * the round was begun before (by a coordinator that is gone), the plan is to fill every slot.  All of it is lost with
  * the process and measured again: order and admission only.
  *
- * The writer's thread only; in struct pool, filled by whoever learns something, asked by leases.c.  decide/admission.h
- * has the decision.  Knows no core and no database. */
+ * The writer's thread only; in struct pool, filled by all code that learns something, read by leases.c.
+ * decide/admission.h has the decision.  Knows no core and no database. */
 #ifndef LEASEHOLD_COORDINATOR_POOL_PACE_H
 #define LEASEHOLD_COORDINATOR_POOL_PACE_H
 
@@ -59,7 +59,7 @@ int32_t pace_place(const struct pace *p, int32_t ordinal);
 bool pace_planned(const struct pace *p, int64_t run, int64_t round);
 /* How the round goes: planned now, if it was not yet. */
 const struct admission_plan *pace_plan(struct pace *p, const struct pace_round *r, int64_t now_ms);
-/* How many groups of the planned round may have been begun by now, when so many were and so many of these are not
+/* How many groups of the planned round may have been begun by now, when `begun` were and `under_way` of these are not
  * in. */
 int32_t pace_groups(const struct pace *p, int64_t now_ms, int32_t begun, int32_t under_way);
 /* More than at the last call: parked polls are worth a look. */

@@ -45,7 +45,7 @@ struct waiting_passes {
   int count, all; /* all: those beyond the room too, as far as a share can need them */
 };
 
-enum { SHARED_AMONG_MAX = 64 }; /* more preprocessors than this share as if they were so many */
+enum { SHARED_AMONG_MAX = 64 }; /* more preprocessors than this share as if they were this many */
 
 /* In the order of the optimizer steps where they go by ordinals, else in the order in which batches take groups. */
 static enum rc waiting_find(struct core *c, const struct live_worker *w, const struct pass_reference *reference,
@@ -168,7 +168,8 @@ enum rc pass_stands(const struct pass_row *p, struct err *err) {
   const struct id_text id = id_group(p->run, p->round, p->group);
   if (p->state == PASS_DONE) return err_set(err, RC_CONFLICT, "id", "pass %s has its result already", id.text);
   if (p->state != PASS_GRANTED)
-    return err_set(err, RC_GONE, "id", "pass %s with fence %" PRId64 " is nobody's any more", id.text, p->fence);
+    return err_set(err, RC_GONE, "id", "pass %s with fence %" PRId64 " is not held by any worker any "
+                                                                     "more", id.text, p->fence);
   if (p->sealed) return RC_OK;
   return err_set(err, RC_CONFLICT, "id", "pass %s is not wanted any more: its group has gone on without it", id.text);
 }

@@ -1,4 +1,4 @@
-/* How long each prompt's samples were when it was last sampled: what a later epoch's round is planned by.
+/* Remembers how long each prompt's samples were when it was last sampled: a later epoch's round is planned by that.
  *
  *   a sealed group --note--> tokens of its prompt's samples --expect--> pace.h, which plans a round with that prompt
  *
@@ -27,12 +27,12 @@ struct prompt_lengths {
   struct rate drift; /* tokens of the last groups by those that were remembered of their prompts */
 };
 
-/* Of this run from now on, with nothing known. */
+/* Begins anew for this run, with nothing known. */
 enum rc prompt_lengths_begin(struct prompt_lengths *p, int64_t run, int32_t prompts, struct err *err);
 void prompt_lengths_free(struct prompt_lengths *p);
-/* Of a group of the run: tokens of a sample in the mean.  Those of other runs and unknown prompts are passed over. */
+/* Notes the mean tokens of a group's samples.  Groups of other runs and unknown prompts are passed over. */
 void prompt_lengths_note(struct prompt_lengths *p, int64_t run, int64_t prompt, double tokens, int64_t now_ms);
-/* expected [count]: of these prompts; 0: not known.  False: nothing is known of any. */
+/* expected [count]: the lengths of these prompts' samples; 0: not known.  False: none is known. */
 bool prompt_lengths_expect(const struct prompt_lengths *p, int64_t run, const int32_t *prompts, int32_t count,
                            float *expected);
 

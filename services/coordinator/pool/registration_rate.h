@@ -1,5 +1,4 @@
-/* How often workers may register: so often at once, then so often a second, for each address and token, and for each
- * name.
+/* Bounds how often workers may register, at once and per second, for each address and token, and for each name.
  *
  *   a new name            takes from the bucket of its address and token: RATE_BURST_S seconds' worth at once
  *   a name that is known  takes from its own: RATE_NAME_BURST_S seconds' worth of a RATE_NAME_SHARE-th of that rate.

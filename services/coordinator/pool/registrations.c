@@ -41,8 +41,8 @@ static enum rc check_url(const struct core *c, const struct worker_register *m, 
     return rc;
   return err_set(
       err, RC_INVALID, "url",
-      "a URL of the address that registers, %s, was expected, but '%.100s' came: weights and tokens go there; "
-      "start the coordinator with --allow-hosts %s where it is right",
+      "expected a URL of the address that registers, %s, got '%.100s': weights and tokens go there; if the URL is "
+      "right, start the coordinator with --allow-hosts %s",
       peer, url, host);
 }
 
@@ -73,11 +73,12 @@ static enum rc check_rate(struct core *c, const struct worker_register *m, const
   if (wait_ms == 0) return RC_OK;
   if (known)
     return err_set(err, RC_FULL, "name",
-                   "'%.100s' was registered a moment ago, and again and again, as when two processes bear one name "
-                   "(--name): try in %lld ms",
+                   "'%.100s' is being registered again and again, as when two processes have the same --name: try "
+                   "again in %lld ms",
                    m->name, (long long)wait_ms);
   return err_set(err, RC_FULL, NULL,
-                 "at most %lld new names a second were expected of one address (--registrations-per-s): try in %lld ms",
+                 "expected at most %lld new names a second from one address (--registrations-per-s): try again in "
+                 "%lld ms",
                  (long long)per_s, (long long)wait_ms);
 }
 

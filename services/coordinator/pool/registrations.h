@@ -1,5 +1,5 @@
-/* Judges a registration before the writer sees it: does the URL lead back to whoever registers it, and has this caller
- * registered too often lately?
+/* Judges a registration before the writer sees it: does the URL lead back to the worker that registers it, and has this
+ * caller registered too often lately?
  *
  * Trainers push weights to the URL, and the coordinator calls it, so its host must be the address that the request came
  * from, unless --allow-hosts names it.  Nobody calls those workers who only pull: agents of foreign engines,

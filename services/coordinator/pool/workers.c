@@ -16,7 +16,7 @@
 #include "services/coordinator/decide/stored.h"
 #include "services/coordinator/writer/journal.h"
 
-enum { OTHERS_SHARE = 8 }; /* one in so many places is for other addresses and tokens than the one that has the
+enum { OTHERS_SHARE = 8 }; /* one in this many places is for other addresses and tokens than the one that has the
                             * others */
 
 enum rc workers_forget_all(struct core *c, struct err *err) {

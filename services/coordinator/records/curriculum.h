@@ -12,7 +12,7 @@
 #include "services/coordinator/run/dataset.h"
 #include "services/coordinator/writer/core_state.h"
 
-/* So many prompts are passed over in a row, and no more: then the next one is taken though it should rest. */
+/* At most this many prompts are passed over in a row: then the next one is taken although it should rest. */
 enum { CURRICULUM_LOOKS = 4096 };
 
 /* Where a round looks for its prompts. */

@@ -1,4 +1,4 @@
-/* What an evaluation found, problem by problem, and its figures.
+/* Stores an evaluation's results, problem by problem, and its figures.
  *
  *   a problem's last sample --evaluation_item_store--> evaluation_items: rewards, right ones, majority
  *   the round's last one    --evaluation_close-------> evaluation_sets, evaluation_figures: each set's means and intervals
@@ -19,9 +19,9 @@ struct evaluated_group {
   int64_t run, round, ordinal;
   int set; /* of the run's, see run_rule */
 };
-/* Of a group whose samples are all stored. */
+/* Stores the result of a group whose samples are all stored. */
 enum rc evaluation_item_store(struct core *c, const struct evaluated_group *g, struct err *err);
-/* Of a round whose evaluation groups are all in. */
+/* Stores the figures of a round whose evaluation groups are all in. */
 enum rc evaluation_close(struct core *c, int64_t run, int64_t round, struct err *err);
 
 #endif

@@ -104,7 +104,7 @@ enum rc kept_versions_find(struct store *s, struct run_config *config, struct er
         err, RC_INVALID, "start.version",
         config->start_named == START_BEST
             ? "there is no best checkpoint of run %s: it keeps one by `keep_best`, once it has been evaluated"
-            : "there is no checkpoint of run %s that is known",
+            : "no checkpoint of run %s is known",
         name);
   config->start.version = version;
   return RC_OK;

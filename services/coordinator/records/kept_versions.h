@@ -1,5 +1,5 @@
-/* Which versions' checkpoints a run keeps for their evaluations (`keep_best`) or for queued runs that start from them,
- * and which ones the trainer says it has.
+/* Finds the versions whose checkpoints a run keeps for their evaluations (`keep_best`) or for queued runs that start
+ * from them, and notes which ones the trainer says it has.
  *
  *   a round's step --kept_versions_stay--> submit-step: keep_versions --> the trainer prunes --> step's answer: checkpoints
  *   --kept_versions_store--> the table that a run's view shows

@@ -1,4 +1,4 @@
-/* What a round's figures are made of, kept in the round's row while its groups close and its batches come back, so that
+/* The sums behind a round's figures, kept in the round's row while its groups close and its batches come back, so that
  * closing a round of thousands of groups reads no group and no sample again:
  *
  *   a group's last sample  --round_sums_group-->  rewards, lengths, stale groups; one group less is open

@@ -1,5 +1,5 @@
-/* Which hosts the coordinator may ask for rewards: whoever may post a run must not be able to make it call any address
- * that it can reach.
+/* The hosts that the coordinator may ask for rewards: a client that may post a run must not be able to make it call any
+ * address that it can reach.
  *
  *   --reward-hosts judge:9000,10.0.0.7,[::1]:9000        an entry without a port admits every port of the host
  *

@@ -1,5 +1,4 @@
-/* What the database says about rewards that servers are to answer: which parts of which groups wait, and the texts of
- * one.
+/* Reads from the database which parts of which groups wait for rewards from servers, and the texts of one part.
  *
  * Any thread, on a reader's connection; what is read lies in the caller's arena.  Called by rewards.c. */
 #ifndef LEASEHOLD_COORDINATOR_REWARDS_REWARD_LEDGER_H
@@ -22,7 +21,7 @@ int reward_part_order(const struct reward_part *a, const struct reward_part *b);
  * run's time counts. */
 enum rc reward_parts_read(struct readers *readers, int64_t run, int term, const struct http_term *t,
                           struct reward_part *out, int max, int *count, bool *running, struct err *err);
-/* What of the part still waits; *count 0: nothing does. */
+/* Reads the samples of the part that still wait; *count 0: none does. */
 enum rc reward_items_read(struct readers *readers, int64_t run, int term, const struct http_term *t,
                           const struct reward_part *part, struct reward_item **out, int *count, struct arena *arena,
                           struct err *err);

@@ -1,4 +1,4 @@
-/* What a reward server is sent, and what it answers, in the shapes that OpenRLHF's and slime's servers speak.
+/* The messages to a reward server, and its answers, in the shapes that OpenRLHF's and slime's servers speak.
  *
  *   openrlhf   {"query": [prompt + completion], "prompts": [...], "labels": [...]}  ->  {"rewards": [number, ...]}
  *   slime      {"prompt": ..., "response": ..., "label": ...}                       ->  number, or {"score": number}

@@ -157,7 +157,7 @@ static void look_at(struct rewards *r, const struct run_context *x, int term, in
   int n = 0;
   if (reward_parts_read(core_readers(r->core), x->run, term, x->config.verifier.terms[term].http, r->found, JOBS_MAX,
                         &n, running, &err) != RC_OK) {
-    log_warn("what waits for reward servers could not be read: %s", err.message);
+    log_warn("the samples that wait for reward servers could not be read: %s", err.message);
     return;
   }
   pthread_mutex_lock(&r->lock);

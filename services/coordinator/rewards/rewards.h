@@ -3,7 +3,7 @@
  *   look    every LOOK_MS  the active run's http terms, the parts of groups that wait (reward_ledger.h)  --> jobs
  *   callers a job whose move is due (decide/reward_calls.h)  --> request (reward_message.h) --> command (reward_answers.h)
  *
- * They are not the writer, nor threads that answer requests: a server that is slow holds up nobody but its own groups.
+ * They are not the writer, nor threads that answer requests: a slow server holds up only its own groups.
  * What is kept here may be lost: breakers and attempts begin anew after a restart; what waits, and how long, is in the
  * database.  A process killed between a server's answer and its commit asks again, with the same idempotency key.
  *
@@ -18,7 +18,7 @@ struct rewards;
 struct rewards_options {
   const char *hosts; /* --reward-hosts */
   const char *token; /* bearer token that reward servers are shown; NULL or "": none */
-  const char *ca_file; /* --reward-ca: who signs https servers' certificates; NULL or "": whom the system trusts */
+  const char *ca_file; /* --reward-ca: CA certificates for https servers; NULL or "": those that the system trusts */
   int threads;         /* calls at once, of all terms */
 };
 

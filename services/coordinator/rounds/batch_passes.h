@@ -1,5 +1,5 @@
-/* Which sealed groups a batch may take now, where preprocessors compute the reference's log-probabilities of some of
- * them: the facts that decide/passes.h decides by.
+/* Finds the sealed groups that a batch may take now, where preprocessors compute the reference's log-probabilities of
+ * some of them: it reads the facts by which decide/passes.h decides.
  *
  * Called by batches.c on the driver's thread, with a connection for readers.  A run without a KL term reads nothing
  * here, one without preprocessors asks once a look whether there are any.  Which groups a step has never depends on

@@ -94,7 +94,7 @@ static enum group_standing standing_of(enum group_state state) {
   return STANDING_DROPPED;
 }
 
-/* The training groups that are in no earlier step, as far as a step of so many groups can reach. */
+/* The training groups that are in no earlier step, as far as a step of groups_per_step groups can reach. */
 struct step_groups {
   enum group_standing *standing;
   struct group_place *places;
@@ -102,7 +102,7 @@ struct step_groups {
   int count;
 };
 
-/* Columns: round, ordinal, tokens, state.  Until so many groups are reached that may be members. */
+/* Columns: round, ordinal, tokens, state.  Ends once groups_per_step groups are reached that may be members. */
 static enum rc step_groups_query(struct step_groups *out, struct store *s, const char *sql, const struct bind *binds,
                                  size_t bind_count, int most, int groups_per_step, struct arena *arena,
                                  struct err *err) {
@@ -573,8 +573,8 @@ enum rc batches_leave(struct core *c, const struct leaving *l, struct err *err) 
   if (state == ROUND_STEPPING)
     return err_set(
         err, RC_CONFLICT, "refusals",
-        "the trainer refuses %d groups of batch %s, whose step has been begun with them in its sums: look after the "
-        "trainer that refuses them and the one before it",
+        "the trainer refuses %d groups of batch %s, whose step has begun with them in its sums: look at the trainer "
+        "that refuses them and at the one before it",
         left, id_batch(l->run, l->round, l->number).text);
   if (state == ROUND_TRAINING) rc = round_move(c, l->run, l->round, ROUND_OPEN, err);
   stream_moved(c);

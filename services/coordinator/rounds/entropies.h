@@ -19,9 +19,8 @@ struct group_entropies {
   size_t len;
 };
 
-/* Of each group of the batch; *count 0: the trainer tells none.  RC_CORRUPT when the answer's samples are not the
- * batch's.
- * Memory: the arena's. */
+/* Gathers the entropies of each group of the batch; *count 0: the trainer sent none.  RC_CORRUPT when the answer's
+ * samples are not the batch's.  Memory: the arena's. */
 enum rc entropies_gather(struct group_entropies **out, size_t *count, const struct submit_batch *batch,
                          const struct batch_status *answer, struct arena *arena, struct err *err);
 enum rc entropies_store(struct core *c, int64_t run, const struct group_entropies *groups, size_t count,

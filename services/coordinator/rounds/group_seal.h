@@ -1,13 +1,14 @@
 /* A group takes finished samples.  Each is decoded and verified as it comes.  With the last one the group gets its
- * rewards (shuffled in a control run), advantages (from the rewards less what is overlong) and filter, and is sealed,
- * filtered or evaluated in the same transaction (I4); where servers answer a part of the rewards, with the last answer
- * (remote_rewards.h), and where the trainer checks samples (run's verify_samples), not before its word.
+ * rewards (shuffled in a control run), its advantages (from the rewards less the overlong penalty) and its filter, and
+ * is sealed, filtered or evaluated in the same transaction (I4).  Where reward servers give a part of the rewards, this
+ * happens with their last answer (remote_rewards.h); where the trainer checks samples (the run's verify_samples), not
+ * before its verdict.
  *
  *   result --group_read--> head --group_verify, one sample--> done_sample --group_accept--> samples: done
  *                                              +-- the last one --> sealed | filtered (refilled) | evaluated
  *
- * Of a reward that is a sum the row keeps what each term gave (samples.term_values), which no digest covers and nothing
- * is computed of.
+ * For a reward that is a sum, the row keeps each term's value (samples.term_values). No digest covers these values, and
+ * nothing is computed from them.
  *
  * Writer's thread only, except for the pure parts; one result's memory is the caller's arena, except for the texts.
  * Digest and advantages are functions of tokens, log-probabilities and the dataset: this file must not look at time,
@@ -33,7 +34,7 @@ struct group_head {
   enum lease_purpose purpose;
   int set;         /* of evaluation: which of the run's sets; else -1 */
   int64_t prompt;  /* the dataset's item */
-  int count, open; /* its samples; those that are not done */
+  int count, open; /* all its samples; those that are not done */
   int max_new_tokens;
   const char *answer, *extra;
 };
@@ -58,8 +59,8 @@ enum rc group_verify(const struct run_context *x, const struct group_head *g, st
 enum rc group_accept(struct core *c, const struct group_head *g, int64_t fence, const struct done_sample *done,
                      int count, struct arena *arena, struct err *err);
 
-/* An open group whose samples are all in, the rewards that servers answer too, and its check (checks/README.md): it is
- * sealed, filtered or evaluated.  Nothing happens to any other. */
+/* Seals, filters or evaluates an open group whose samples, reward servers' answers and check (checks/README.md) are all
+ * in.  Does nothing to any other group. */
 enum rc group_seal_when_judged(struct core *c, int64_t run, int64_t round, int64_t ordinal, struct arena *arena,
                                struct err *err);
 
@@ -71,8 +72,8 @@ struct scored_group {
   int count, max_new_tokens;
   const int32_t *lengths; /* [count] in tokens */
 };
-/* Pure: shaped[count], the rewards less what overlong samples lose, and advantages[count] of them.  A control run
- * permutes both rewards[count], in place, and shaped. */
+/* Pure: fills shaped[count], the rewards less what overlong samples lose, and advantages[count] from them. In a control
+ * run both rewards[count], in place, and shaped are permuted. */
 void group_advantages(const struct run_config *config, const struct scored_group *g, double *rewards, double *shaped,
                       float *advantages);
 /* Pure: NULL when the group can be trained on, else the reason why it is filtered. */

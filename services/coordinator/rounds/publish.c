@@ -1,5 +1,5 @@
-/* Makes an announced version current: the old one is superseded, its leases are void, the round is done, the next one
- * opens, in flight with what waits for it as its first batch. */
+/* Makes an announced version current: the old one is superseded, its leases are void, the round is done, and the next
+ * one opens; in flight the groups that wait become its first batch. */
 #include "services/coordinator/rounds/publish.h"
 
 #include <inttypes.h>

@@ -1,9 +1,9 @@
-/* A version becomes current, in one transaction (I6).  Reached from POST /v1/versions (route_versions.c) and from
+/* Makes a version current, in one transaction (I6).  Called from POST /v1/versions (route_versions.c) and from
  * the driver (driver/step.c); the first makes it current, the other is a repeat.
  *
- * Writer's thread only, inside the caller's savepoint; no memory of its own.  Call it only when the version is
- * durable: as a checkpoint of the trainer's, or as an older one and the rounds since, which the database holds.  Only
- *   the version that the round in step makes is accepted.
+ * Writer's thread only, inside the caller's savepoint; no memory of its own.  Call it only when the version is durable:
+ * as a checkpoint of the trainer's, or as an older checkpoint and the rounds since, which the database holds.  Only the
+ * version that the stepping round makes is accepted.
  *
  * Previous hop: trainer-server/publish/publisher.c.  Next: workers are told by their polls and heartbeats; round.c
  * opens the next round, and batches.c plans what waits for it in flight. */
@@ -22,9 +22,9 @@ struct announced_version {
   size_t push_count;
 };
 
-/* v+1 current, v superseded, leases void, groups consumed, the round done, the next one opened.  A repeat with the
- * same digest changes nothing; with another digest it is RC_CONFLICT and an incident (*refused true: the incident
- * must be kept, err says why). */
+/* Makes v+1 current and v superseded, voids leases, marks groups consumed and the round done, and opens the next one. A
+ * repeat with the same digest changes nothing; with another digest it is RC_CONFLICT and an incident (*refused true:
+ * the incident must be kept, err says why). */
 enum rc publish_version(struct core *c, const struct announced_version *p, bool *refused, struct err *err);
 
 #endif

@@ -16,26 +16,26 @@
 #include "services/coordinator/writer/core_state.h"
 
 /* Opens round `round` of the active run at `version`: R groups in dataset order, then evaluation groups when due;
- * behind the run's last round (round == rounds) evaluation groups alone. */
+ * the round behind the run's last (round == rounds) has only evaluation groups. */
 enum rc round_open(struct core *c, int64_t round, int64_t version, struct err *err);
 /* A training group of an open round was filtered: the next prompt in dataset order joins the round, unless refill_max
  * have joined.  Exactly one for each, so which prompts a round has in the end does not depend on the order of
  * completion: the n-th refill exists once n groups were filtered, whichever they were, and it is the same prompt. */
 enum rc round_refill(struct core *c, int64_t run, int64_t round, int64_t filtered, struct err *err);
-/* One training group of the run's dataset order, at `place`, joins the round: of `inflight`, see stream.h. */
+/* The training group at `place` in the run's dataset order joins the round (`inflight`, see stream.h). */
 enum rc round_issue(struct core *c, int64_t round, int64_t ordinal, int64_t place, struct err *err);
-/* All evaluation groups of the round are in: their figures, as a row and as an event. */
+/* Called when all evaluation groups of the round are in: stores their figures, and sends them as an event. */
 enum rc round_evaluated(struct core *c, int64_t run, int64_t round, struct err *err);
-/* All groups are sealed, filtered or evaluated: aggregates, then the round waits for training (or, in an evaluate
- * run, is done and the run completed). */
+/* Called when all groups are sealed, filtered or evaluated: stores the round's figures; then the round waits for
+ * training (in an evaluate run it is done, and the run completed). */
 enum rc round_generated(struct core *c, int64_t run, int64_t round, struct err *err);
-/* When the round is `training`, every member group is in a batch that is done and so are all inner steps, it is
- * `stepping` from now on and its denominator is fixed: trained tokens, or samples, of its member groups, those of inner
- * steps too; and it is known whether it is exact, anew when batches of a `stepping` round had to be computed again.
- * Otherwise nothing happens. */
+/* If the round is `training`, and the batches of all member groups and all inner steps are done, the round becomes
+ * `stepping` and its denominator is fixed: the trained tokens, or samples, of its member groups, those of inner steps
+ * too.  It is also decided then whether the round is exact, and decided again when batches of a `stepping` round had to
+ * be computed again.  Otherwise nothing happens. */
 enum rc round_step_when_trained(struct core *c, int64_t run, int64_t round, bool by_tokens, struct err *err);
-/* The run's last round, and the one behind it that evaluates, are done and their figures stored: it is completed.
- * Otherwise nothing happens. */
+/* Completes the run if its last round, and the evaluating one behind it, are done and their figures stored.  Otherwise
+ * nothing happens. */
 enum rc round_run_complete(struct core *c, int64_t run, struct err *err);
 /* Any thread, with a store of its own: do samples of the run wait for a server? */
 enum rc round_samples_wait(struct store *s, int64_t run, bool *out, struct err *err);

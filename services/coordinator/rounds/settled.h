@@ -8,7 +8,7 @@
 
 #include "services/coordinator/writer/core_state.h"
 
-enum { SETTLED_STEP = 128 }; /* so many at once; as many stay behind */
+enum { SETTLED_STEP = 128 }; /* rounds that are settled at once; as many stay behind */
 
 /* The round is closed.  Settles those up to SETTLED_STEP before it, as far as nothing of them is open. */
 enum rc settled_advance(struct core *c, int64_t run, int64_t round, struct err *err);

@@ -19,14 +19,14 @@
  * same ledger does.
  *
  * Writer's thread only, inside the caller's savepoint.  decide/lag.h has the bounds.  Previous hop of a rollout: a poll
- * (api/route_leases.c) for whom nothing waits.  Next: pool/leases.c grants it. */
+ * (api/route_leases.c) for which nothing waits.  Next: pool/leases.c grants it. */
 #ifndef LEASEHOLD_COORDINATOR_ROUNDS_STREAM_H
 #define LEASEHOLD_COORDINATOR_ROUNDS_STREAM_H
 
 #include "services/coordinator/run/run_config.h"
 #include "services/coordinator/writer/core_state.h"
 
-/* Issues groups for so many free slots when no sample waits and the bounds allow it; nothing in other modes. */
+/* Issues groups for `slots` free slots when no sample waits and the bounds allow it; nothing in other modes. */
 enum rc stream_issue(struct core *c, int64_t slots, struct err *err);
 /* The round whose figures a group of round `own` counts for: that which is being filled; in other modes, its own. */
 enum rc stream_round(struct core *c, int64_t run, int64_t own, int64_t *out, struct err *err);
@@ -42,9 +42,9 @@ enum rc stream_closed(struct core *c, const struct stream_group *g, struct err *
 /* A group was left out because its advantages are zero.  Where nothing else has come since the last step, for as many
  * groups as lag.h says, the run is held: sampling on would bring no step either.  Resumed, it gets as many again. */
 enum rc stream_filtered(struct core *c, int64_t run, struct err *err);
-/* In `inflight`, of whoever is in quarantine from now on: what it drew can be checked no more, or only in part, unless
- * the trainer has it already.  Its samples of open groups are drawn again, and complete groups that have some are
- * dropped (refused).  round: that is being filled. */
+/* In `inflight`, for a worker that is in quarantine from now on: its samples can be checked no more, or only in part,
+ * unless the trainer has it already.  Its samples of open groups are drawn again, and complete groups that have some
+ * are dropped (refused).  round: that is being filled. */
 enum rc stream_take_back(struct core *c, int64_t run, int64_t round, const char *worker, struct err *err);
 /* Groups were taken or dropped, so others may be issued. */
 void stream_moved(struct core *c);

@@ -1,5 +1,5 @@
-/* Which prompts of a dataset come again, by how many of their samples passed when they last came: a prompt that every
- * sample solves, or none, teaches a group's policy nothing.
+/* Decides which prompts of a dataset come again, by how many of their samples passed when they last came: a prompt that
+ * every sample solves, or none, teaches a group's policy nothing.
  *
  *   epoch         0          1          2          3
  *   rate 1.0      sampled    rests      sampled    rests      rate_max 0.9, rest_epochs 1
@@ -19,10 +19,10 @@
 
 struct curriculum_rule {
   double rate_min, rate_max; /* of samples that passed; prompts between them, both included, come in every epoch */
-  int32_t rest_epochs;       /* the others are passed over in so many epochs */
+  int32_t rest_epochs;       /* for how many epochs the others are passed over */
 };
 
-/* Of the epoch in which a prompt was last sampled; -1: before the run's first. */
+/* A prompt's record in the epoch in which it was last sampled; -1: before the run's first. */
 struct curriculum_record {
   int64_t samples, passed, epoch; /* samples 0: there is no record */
 };

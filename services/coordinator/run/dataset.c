@@ -100,7 +100,7 @@ static enum rc watch_ends(const struct loader *l, struct err *err) {
   const struct dataset_watch *w = l->watch;
   const char *name = l->line.options->name;
   if (!w || w->go_on(w->context, name, l->number)) return RC_OK;
-  return err_set(err, RC_TIMEOUT, NULL, "the check of %s was ended behind line %d", name, l->number);
+  return err_set(err, RC_TIMEOUT, NULL, "the check of %s was ended after line %d", name, l->number);
 }
 
 static enum rc load_lines(struct loader *l, struct line_file *file, struct err *err) {

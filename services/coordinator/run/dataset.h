@@ -26,9 +26,9 @@ enum rc dataset_load(struct dataset **out, const char *path, const struct tokeni
 /* Adds a file behind those that are there.  After a failure the dataset can only be freed. */
 enum rc dataset_add(struct dataset *d, const char *path, const struct tokenizer *t,
                     const struct dataset_options *options, struct err *err);
-/* One for every file, each from 1 to DATASET_WEIGHT_MAX.  Without weights all lines are one part. */
+/* Gives every file a weight from 1 to DATASET_WEIGHT_MAX. Without weights all lines are one part. */
 void dataset_weigh(struct dataset *d, const int32_t *weights);
-/* Asked before every line of a check.  False ends the check; lines: that were read of this file. */
+/* Asked before every line of a check.  False ends the check. lines: how many of this file were read. */
 struct dataset_watch {
   bool (*go_on)(void *context, const char *name, int lines);
   void *context;
@@ -40,18 +40,18 @@ enum rc dataset_check(const char *path, const struct tokenizer *t, const struct 
                       const struct dataset_watch *watch, struct err *err);
 void dataset_free(struct dataset *d);
 int dataset_count(const struct dataset *d);
-/* Are there prompts of messages that got the ChatML form, because the model has no template? */
+/* Are there prompts of messages that were written in ChatML, because the model has no template? */
 bool dataset_used_chatml(const struct dataset *d);
 /* Lines that are prompts, and lines whose prompts were left out because they are too long. */
 struct dataset_counts {
   int prompts, left_out;
 };
 struct dataset_counts dataset_counts(const struct dataset *d);
-/* Of one of its files, in the order in which they were added. */
+/* The counts of one of its files, in the order in which they were added. */
 struct dataset_counts dataset_file_counts(const struct dataset *d, int file);
 const struct dataset_item *dataset_at(const struct dataset *d, int index);
 
-/* Which of its files an item is of. */
+/* The file that an item comes from. */
 int dataset_part(const struct dataset *d, int index);
 
 /* The order of a dataset's items through any number of epochs, by a seed; it keeps one epoch's order of each part, and
@@ -67,7 +67,8 @@ struct dataset_order {
 /* Freed with dataset_order_free.  d: whole, and weighed if it is to be. */
 enum rc dataset_order_make(struct dataset_order *out, const struct dataset *d, bool shuffle, uint64_t seed,
                            struct err *err);
-/* The item at `ordinal` (0, 1, 2, ...), and which epoch of its part it is in; whoever asked before is no matter. */
+/* The item at `ordinal` (0, 1, 2, ...), and the epoch of its part that it is in.  The answer does not depend on earlier
+ * calls. */
 struct dataset_place {
   int index;
   int64_t epoch;

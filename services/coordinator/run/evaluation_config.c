@@ -44,7 +44,8 @@ static enum rc read_verifier(struct evaluation_set *s, const struct json *value,
   if (rc == RC_OK && reward_remote_terms(&s->verifier) > 0)
     rc = err_set(
         err, RC_INVALID, NULL,
-        "a set's own verifier asks no server: expected another kind than 'http', or no `verifier`, for the run's");
+        "a set's own verifier cannot be of kind 'http': choose another kind, or leave `verifier` out to use the "
+        "run's");
   if (rc != RC_OK) err_in_field(err, "verifier");
   s->has_verifier = true;
   return rc;
@@ -242,13 +243,15 @@ static enum rc check_figure(const struct keep_best *k, const struct evaluation_s
                    "set '%.100s' has no majority: that takes two `samples` and a verifier that reads answers", s->name);
   if (k->figure != FIGURE_PASS || pass_k_shown(s->samples, k->k)) return RC_OK;
   return err_set(err, RC_INVALID, "figure",
-                 "set '%.100s' has %d samples of a problem: expected pass@K with a power of two up to that, or it",
+                 "set '%.100s' has %d samples of a problem: expected pass@K with K a power of two up to that number, "
+                 "or the number itself",
                  s->name, s->samples);
 }
 
 static enum rc find_set(struct keep_best *k, const struct evaluation_config *c, struct err *err) {
   if (!evaluation_wanted(c))
-    return err_set(err, RC_INVALID, NULL, "expected an `evaluation` in some rounds, whose figure can be the best");
+    return err_set(err, RC_INVALID, NULL, "expected an `evaluation` in some rounds: its figures decide which "
+                                          "checkpoint is the best");
   if (!k->set && c->count == 1) k->set = c->sets[0].name;
   for (int i = 0; k->set && i < c->count; i++)
     if (strcmp(k->set, c->sets[i].name) == 0) return check_figure(k, &c->sets[i], err);

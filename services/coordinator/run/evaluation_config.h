@@ -1,5 +1,5 @@
-/* What a run is evaluated on, and which of its checkpoints are kept for it: the configuration's `evaluation` and
- * `keep_best`.
+/* The configuration's `evaluation` and `keep_best`: what a run is evaluated on, and which of its checkpoints are kept
+ * for that.
  *
  *   "evaluation": {"path": ...}                           one set, named after its file
  *   "evaluation": {"sets": [{"name", "path", ...}, ...]}  several; what a set does not say itself is the block's
@@ -18,7 +18,7 @@ enum { EVALUATION_SETS_MAX = 16, KEEP_BEST_MAX = 64, KEEP_LAST_MAX = 1000 };
 struct evaluation_set {
   const char *name, *path;
   struct reading reading;
-  int32_t samples, problems; /* of a problem; the set's first so many */
+  int32_t samples, problems; /* of a problem; how many problems, the set's first */
   double temperature;
   struct reward_rule verifier; /* the run's, unless it has_verifier */
   bool has_verifier;
@@ -33,7 +33,7 @@ struct evaluation_config {
   struct evaluation_set base; /* what sets inherit; its name and path are NULL */
 };
 
-/* Of which figure the best versions' checkpoints are kept. */
+/* The figure by which the versions are chosen whose checkpoints are kept. */
 enum figure_kind { FIGURE_ACCURACY, FIGURE_PASS, FIGURE_MAJORITY };
 struct keep_best {
   int32_t count;   /* 0: none is kept for that */

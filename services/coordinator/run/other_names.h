@@ -1,4 +1,4 @@
-/* What other trainers call the fields of a run, so that a configuration with their names is told ours.
+/* The names that other trainers give to the fields of a run, so that a configuration that uses them is told ours.
  *
  * Called by run_config.c on what was posted, before its fields are read: a list of what could have come, which is all
  * that json_fields can say, does not tell that `learning_rate` is `training.lr`.  The names are those of TRL's

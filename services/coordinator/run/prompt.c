@@ -100,7 +100,7 @@ static enum rc messages_change(struct prompt *p, const struct json *messages, si
   for (size_t i = 0; i < count; i++)
     if (has_role(json_at(messages, i), "user")) user = i;
   if (r->template[0] && user == count)
-    return err_set(err, RC_INVALID, name, "expected a message of role user, which the template goes around");
+    return err_set(err, RC_INVALID, name, "expected a message of role user, for the template to be put around");
   json_writer_init(&w, &written);
   json_array_begin(&w);
   if (r->system[0] && !has_role(json_at(messages, 0), "system"))

@@ -1,5 +1,5 @@
-/* How the lines of a dataset are read: where prompt and answer lie, what is put around a prompt, what of an answer
- * counts.
+/* The rules by which a dataset's lines are read: where prompt and answer are, what is put around a prompt, and which
+ * part of an answer counts.
  *
  *   preset -> keys, extract, chat  ->  the configuration's own keys over them  ->  written out whole, and hashed
  *

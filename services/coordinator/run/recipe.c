@@ -1,4 +1,4 @@
-/* What each recipe is.  The formulas of the losses are in common/model/learning/loss.c, those of the advantages in
+/* Defines each recipe.  The formulas of the losses are in common/model/learning/loss.c, those of the advantages in
  * advantages.c.  A: advantage, w: ratio of the new policy to the behaviour policy, G: samples of a group, n: tokens of
  * a sample, L: sampling.max_new_tokens.
  *
@@ -46,8 +46,8 @@ enum rc recipe_find(const struct recipe **out, const char *name, struct err *err
   if (strcmp(name, "ppo") == 0)
     return err_set(
         err, RC_INVALID, "recipe",
-        "recipe 'ppo' needs a critic, and there is none; training.objective 'ppo' is its clip with the group's "
-        "advantages, 'grpo' is the recipe that was made to do without one");
+        "recipe 'ppo' needs a critic, which Leasehold does not train: use recipe 'grpo', which was made to do "
+        "without one, or training.objective 'ppo', its clip with the group's advantages");
   for (int i = 0; i < RECIPE_COUNT; i++) known[i] = RECIPES[i].name;
   const enum rc rc = name_index(&index, name, known, RECIPE_COUNT, "recipe", err);
   if (rc == RC_OK) *out = &RECIPES[index];

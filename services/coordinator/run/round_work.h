@@ -1,8 +1,8 @@
-/* What a thread works for when it works for a round: its log context, and the round's trace.
+/* The context of a thread that works for a round: its log context, and the round's trace.
  *
- * A round has one trace, whoever works for it: its leases carry it to the generation-servers, its batches and its step
- * to the trainer, and those to whomever they call (common/http/trace.h).  It is computed from what the run is made of,
- * so it is the same after a restart, and nothing is stored.  Any thread. */
+ * All work for a round has one trace: the round's leases carry it to the generation-servers, its batches and its step
+ * to the trainer, and those pass it on in their calls (common/http/trace.h).  It is computed from what the run is made
+ * of, so it is the same after a restart, and nothing is stored.  Any thread. */
 #ifndef LEASEHOLD_COORDINATOR_RUN_ROUND_WORK_H
 #define LEASEHOLD_COORDINATOR_RUN_ROUND_WORK_H
 

@@ -255,7 +255,7 @@ static enum rc read_update(struct run_config *c, const char *given, struct err *
   const enum rc rc = name_index(&update, given, update_names, 3, "update", err);
   c->training.update = (enum update_rule)update;
   if (rc != RC_OK || (c->mode == MODE_INFLIGHT) == (update == UPDATE_INFLIGHT)) return rc;
-  return err_set(err, RC_INVALID, "update", "update '%s' is not one of mode '%s': leave `update` out", given,
+  return err_set(err, RC_INVALID, "update", "update '%s' does not exist in mode '%s': leave `update` out", given,
                  mode_names[c->mode]);
 }
 
@@ -335,7 +335,8 @@ static enum rc resolve_update(const struct run_config *c, struct err *err) {
   }
   if (c->groups_per_step >= 1 && c->groups_per_step <= c->groups_per_round) return RC_OK;
   return err_set(err, RC_INVALID, "groups_per_step",
-                 "update 'minibatch' steps once for so many groups: expected 1 to groups_per_round (%d), got %d",
+                 "update 'minibatch' steps once for every groups_per_step groups: expected 1 to groups_per_round "
+                 "(%d), got %d",
                  c->groups_per_round, c->groups_per_step);
 }
 
@@ -352,7 +353,7 @@ static enum rc resolve_curriculum(const struct run_config *c, struct err *err) {
   if (c->mode == MODE_INFLIGHT)
     return err_set(
         err, RC_INVALID, "dataset.curriculum",
-        "mode 'inflight' chooses prompts before those before them are in: expected mode 'sync' or 'pipelined'");
+        "mode 'inflight' chooses prompts before the earlier ones are finished: expected mode 'sync' or 'pipelined'");
   if (is_objective(c, "evaluate") || is_objective(c, "cross_entropy"))
     return err_set(err, RC_INVALID, "dataset.curriculum", "objective '%s' goes over the dataset as it is",
                    c->training.objective);
@@ -368,8 +369,8 @@ static enum rc resolve_kept(const struct run_config *c, bool evaluates, struct e
   if (inflight && c->keep_best.count)
     return err_set(
         err, RC_INVALID, "keep_best",
-        "in mode 'inflight' an evaluation is of several versions, so none of them is the best: expected mode "
-        "'sync' or 'pipelined', or keep_last");
+        "in mode 'inflight' an evaluation covers several versions, so none of them is the best: expected mode 'sync' "
+        "or 'pipelined', or keep_last");
   if (inflight && c->evaluation.after)
     return err_set(err, RC_INVALID, "evaluation.after",
                    "mode 'inflight' ends with its last step: start a run with objective 'evaluate' afterwards");
@@ -565,7 +566,8 @@ static enum rc parse(struct run_config *out, const struct json *body, bool poste
     c->overlong_buffer = c->sampling.max_new_tokens / recipe->overlong_share;
   if (rc == RC_OK && recipe && recipe->teaches && !c->training.teacher[0])
     rc = err_set(err, RC_INVALID, "training.teacher",
-                 "recipe '%s' needs a teacher: the digest that a trainer-server with --role teach tells", recipe->name);
+                 "recipe '%s' needs a teacher: the digest that a trainer-server with --role teach logs at its "
+                 "start", recipe->name);
   const struct json *total_steps = training ? json_get(training, "total_steps") : NULL;
   if (rc == RC_OK && start) rc = read_start(c, start, arena, err);
   if (rc == RC_OK)
@@ -606,8 +608,8 @@ static enum rc check_purpose(const struct run_config *c, struct err *err) {
                    "reinforcement learning needs a verifier: every term is of kind none or has weight 0");
   if (taught && !earns && !c->overlong_buffer && c->zero_advantage != FILTER_KEEP)
     return err_set(err, RC_INVALID, "filter.zero_advantage",
-                   "without a verifier all rewards are equal, so every group would be left out, and with it what the "
-                   "teacher says of it: set 'keep', got '%s'",
+                   "without a verifier all rewards are equal, so every group would be left out, and the teacher's "
+                   "signal with it: set 'keep', got '%s'",
                    filter_names[c->zero_advantage]);
   return check_lone_samples(c, rl, err);
 }

@@ -31,13 +31,14 @@ enum start_named { START_NUMBERED, START_BEST, START_LATEST };
 /* A file of the dataset. */
 struct dataset_source {
   const char *path;
-  int32_t weight; /* of every sum-of-weights prompts so many come from here; 0, in all: as many as it has lines */
+  int32_t weight; /* of every sum-of-weights prompts this many come from here; 0 for all: as many as it has lines */
   struct reading reading;
 };
 
+/* "Left out" in these comments means that the written configuration does not have the key. */
 struct run_config {
   const char *name;   /* free text, "" */
-  const char *recipe; /* whose values stand where nothing else was given (recipe.h); "", and left out: none */
+  const char *recipe; /* gives the values of fields that were not given (recipe.h); "", and left out: none */
   enum run_mode mode; /* "pipelined"; cross_entropy and evaluate runs are "sync" */
   /* "update": training.update.  "strict": one optimizer step a round over all its groups.  "minibatch": one for every
    * groups_per_step of them, in the order of their ordinals (decide/membership.h); the round's own step takes those
@@ -47,10 +48,10 @@ struct run_config {
   /* "inflight": a round is an optimizer step, which takes the first groups_per_step trainable groups by `order`, and
    * weights are swapped while samples are drawn.  Else 0, and left out. */
   int32_t max_lag;            /* versions that may come between a token and the step that trains on it */
-  int32_t samples_ahead;      /* issued and in no step, at most */
+  int32_t samples_ahead;      /* groups that may be issued and in no step yet */
   bool kv_recompute;          /* "kv": "recompute" instead of "keep": running samples' KV under every new version */
   enum stream_order order;
-  /* "full": "drop_oldest" instead of "block": what becomes of samples_ahead complete groups that no step has taken */
+  /* "full": "drop_oldest" instead of "block": what happens when samples_ahead complete groups wait for a step */
   bool drops_oldest;
   uint64_t seed;
   int32_t rounds;           /* "evaluate": 1 */
@@ -72,7 +73,7 @@ struct run_config {
   bool shuffle_rewards;          /* the control: rewards permuted within each group by Philox (RNG_REWARD) */
   enum advantage_kind advantage; /* "advantage": {"kind", "epsilon"} */
   double advantage_epsilon;
-  /* "overlong": {"buffer"}: completions within so many tokens of their longest length lose reward, see
+  /* "overlong": {"buffer"}: completions within this many tokens of their longest length lose reward, see
    * decide/overlong.h; 0, and left out: none do. */
   int32_t overlong_buffer;
   bool mask_truncated; /* samples that ended by their length count in their group, and their tokens are not trained
@@ -93,20 +94,20 @@ struct run_config {
   /* Samples are drawn again by the trainer, before their group is sealed or, in `inflight`, by the step's own pass
    * (checks/README.md); of runs on rollouts.  "on_inexact": "mark" | "drop" | "fail", of runs that are checked; "mark"
    * is left out. */
-  bool verify_samples, says_verify_samples; /* says: is it written?  Not of runs from before there were checks */
+  bool verify_samples, says_verify_samples; /* says_: was it given?  Not in runs older than the checks */
   enum inexact_rule on_inexact;
   int32_t group_timeout_ms; /* from a group's first lease on; then it has failed, and the round is not exact */
-  /* Where training.kl_coefficient is not 0: a group waits so long for a preprocessor that has begun it; 0, and left
-   * out: for RUN_PASS_TIMEOUT_MS (run_pass_timeout_ms). */
+  /* Where training.kl_coefficient is not 0: how long a group waits for a preprocessor that has begun it; 0, and left
+   * out: RUN_PASS_TIMEOUT_MS (run_pass_timeout_ms). */
   int32_t pass_timeout_ms;
   int32_t stage_timeout_ms; /* pushing a version to one server */
-  /* cross_entropy: push weights to servers every so many rounds; 0: only after the last. Other objectives: always 1 */
+  /* cross_entropy: rounds from one push of weights to the next; 0: only after the last.  Other objectives: always 1 */
   int32_t publish_every;
-  /* The rollouts of so many of the newest consumed rounds are kept, and those that a replay may need; 0: of all
+  /* Rollouts of this many of the newest consumed rounds are kept, and those that a replay may need; 0: of all
    * rounds. */
   int32_t keep_rounds;
-  /* Checkpoints of the run that the trainer keeps: so many of the newest, 0 (and left out) as it does for all runs, and
-   * those of the versions whose evaluations had the best figures. */
+  /* Checkpoints of the run that the trainer keeps: this many of the newest (0, and left out: as many as its
+   * --keep-checkpoints says), and those of the versions whose evaluations had the best figures. */
   int32_t keep_last;
   struct keep_best keep_best;
   /* Where version 0's weights come from.  "model" for what trains, "current" for evaluate, where nothing is said. */
@@ -129,8 +130,8 @@ enum rc run_config_parse_stored(struct run_config *out, const char *text, size_t
 /* The resolved configuration, in a fixed order.  Keys that are absent: `evaluation`, `recipe`, `mask_truncated`,
  * `overlong`, `keep_rounds`, `keep_last`, `keep_best`, `pass_timeout_ms`, `ignore_eos`, `on_inexact` "mark",
  * `groups_per_step`, `full` "block" and those of `inflight` where there is none, and `verify_samples` and
- * `tokenizer_eos` where they were not known, so that older configurations keep their hash.  What was posted and is
- * posted again as it is written is the same, hash included. */
+ * `tokenizer_eos` where they were not known, so that older configurations keep their hash.  A configuration that is
+ * posted again as it was written stays the same, hash included. */
 void run_config_write(const struct run_config *c, struct json_writer *w);
 /* Are the same files read in the same way?  Then an item of one run's dataset is the same in the other's. */
 bool run_config_same_dataset(const struct run_config *a, const struct run_config *b);

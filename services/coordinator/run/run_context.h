@@ -49,9 +49,9 @@ void run_context_release(struct run_context *c); /* NULL is fine */
 bool run_trains_on_rollouts(const struct run_config *c); /* every other objective */
 bool run_is_supervised(const struct run_config *c);      /* cross_entropy */
 bool run_evaluates(const struct run_config *c);          /* evaluate */
-/* Of a group's problem: the rule that its set, or else the run, judges by.  set < 0: the run's own dataset. */
+/* The rule by which a group is judged: its set's, or else the run's. set < 0: the run's own dataset. */
 const struct reward_rule *run_rule(const struct run_config *c, int set);
-/* And what its samples are drawn at. */
+/* The temperature at which its samples are drawn. */
 double run_temperature(const struct run_config *c, int set);
 /* Has its loss a KL term against the run's version 0, whatever the round?  Then preprocessors may compute that one's
  * log-probabilities. */

@@ -17,7 +17,7 @@ static enum rc refuse(const struct json *const *values, struct err *err) {
     if (values[i])
       return err_set(err, RC_INVALID, refused_names[i],
                      "`%s` changes the logits that tokens are drawn from, and the trainer computes a token's "
-                     "log-probability without it; top_k, top_p, min_p and stop can be had",
+                     "log-probability without it; top_k, top_p, min_p and stop are supported",
                      refused_names[i]);
   return RC_OK;
 }

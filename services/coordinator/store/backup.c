@@ -28,7 +28,7 @@ enum rc store_backup(const char *from, const char *to, struct err *err) {
   if (rc == RC_OK) rc = file_sync(partial, err);
   if (rc == RC_OK) rc = file_rename_durable(partial, to, err);
   if (rc == RC_OK)
-    log_info("%s is a copy of %s as it was when this began, of %.1f MiB", to, from,
+    log_info("%s is a copy of %s as it was when this began, %.1f MiB", to, from,
              (double)(pages * page_bytes) / (1 << 20));
   else
     unlink(partial);

@@ -11,7 +11,7 @@
 
 enum {
   LOG_PAGES = 8000,      /* begin to copy: 32 MiB; the more, the fewer pages are copied that are written again */
-  MORE_PAGES = 2000,     /* where readers keep the log from beginning anew: again after so many more */
+  MORE_PAGES = 2000,     /* where readers keep the log from beginning anew: again after this many more */
   FEW_PAGES = 400,       /* may be left to the writer */
   LOG_PAGES_MAX = 24000, /* the writer is faster than the thread: it waits */
   PASSES_MAX = 4,        /* each copies what came during the one before */

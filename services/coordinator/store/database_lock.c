@@ -15,7 +15,8 @@ enum rc database_lock_take(int *out, const char *path, struct err *err) {
   if (rc != RC_CONFLICT) return rc;
   if (holder) snprintf(process, sizeof process, " (process %ld)", holder);
   return err_set(err, RC_CONFLICT, "db",
-                 "another coordinator%s has the database %s open: stop it, or give --db another", process, path);
+                 "another coordinator%s has the database %s open: stop it, or name another database by "
+                 "--db", process, path);
 }
 
 void database_lock_sign(int fd) { file_lock_sign(fd, GUARD_AT); }

@@ -19,7 +19,7 @@ enum { ENTROPY_STEPS_PER_NAT = 4096, ENTROPY_STEP_LAST = 65534, ENTROPY_NOT_FINI
 
 /* Appends one sample's. */
 void entropy_bytes_append(struct buf *out, const float *nats, size_t count);
-/* Those of the sample that has so many before it, to be read by entropy_bytes_at; NULL where there are none. */
+/* The entropies of sample number `sample`, to be read by entropy_bytes_at; NULL where there are none. */
 const void *entropy_bytes_of(const void *bytes, size_t len, size_t sample, size_t *count);
 /* In nats; NaN for what was not finite. */
 double entropy_bytes_at(const void *of, size_t token);

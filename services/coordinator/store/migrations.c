@@ -407,8 +407,8 @@ static const char *const steps[] = {
     "CREATE INDEX workers_named ON workers (kind, name, id);"
     "CREATE INDEX workers_unused ON workers (id) WHERE used = 0;",
     /* 26: samples that the trainer draws again (checks/README.md).  groups.unchecked: all samples are in, and the check
-     * is still to come.  checked: of a worker's samples in a round.  handed_back: who drew a sample's first so many
-     * tokens, where its lease was handed back. */
+     * is still to come.  checked: of a worker's samples in a round.  handed_back: which worker drew a sample's first
+     * tokens, and how many, where its lease was handed back. */
     "ALTER TABLE groups ADD COLUMN unchecked INTEGER NOT NULL DEFAULT 0;"
     "CREATE INDEX groups_unchecked ON groups (run, round, ordinal) WHERE unchecked = 1;"
     "CREATE TABLE checked ("

@@ -2,7 +2,7 @@
  * or four.  Every row holds a float32 log-probability for each token, so the width is told by the two lengths: rows
  * from before ids were packed are those of four.
  *
- *   api/route_results.c --packed--> rollouts.token_ids --read by--> whoever selects them, beside length(logprobs)
+ *   api/route_results.c --packed--> rollouts.token_ids --read by--> queries that select them, beside length(logprobs)
  *
  * Pure, any thread; results lie in the caller's arena. */
 #ifndef LEASEHOLD_COORDINATOR_STORE_TOKEN_BYTES_H

@@ -1,4 +1,4 @@
-/* What is written of a run, entry after entry: the figures of a round's training and those of an evaluation.
+/* The entries that are written about a run: the figures of a round's training and those of an evaluation.
  *
  *   round r is done      --> its training, at step r + 1: the version that it made
  *   it was evaluated     --> that evaluation, at step r: the version that was evaluated (in flight: or an older one)

@@ -1,5 +1,5 @@
-/* What figures of a round are called in trackers: a table of TRL's names and verl's, by which people's dashboards look
- * for curves.  A figure for which a tracker's people have no name is called leasehold/ and its name here.
+/* The names of a round's figures in trackers: a table of TRL's names and verl's, by which people's dashboards look for
+ * curves. A figure for which they have no name is called leasehold/ and its name here.
  *
  * Pure data.  `figure` is a path into a round as views/round_view.h writes it ("lag.mean"), or into its samples'
  * statistics ("samples.reward_std", sample_figures.h); README.md beside this file shows the table. */

@@ -285,7 +285,7 @@ enum rc trackers_start(struct trackers **out, struct readers *readers, const str
   enum rc rc = track_naming_parse(&naming, options->names, err);
   if (rc == RC_OK && options->trackio[0] && !options->folder[0])
     rc = err_set(err, RC_INVALID, "trackio-dir",
-                 "--trackio-dir needs --track-dir, which tells what Trackio has been given");
+                 "--trackio-dir needs --track-dir, whose files record what Trackio has been given");
   if (rc != RC_OK || !options->folder[0]) return rc;
   if ((rc = file_make_dirs(options->folder, err)) != RC_OK) return rc;
   struct trackers *t = calloc(1, sizeof *t);

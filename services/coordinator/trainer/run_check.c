@@ -32,7 +32,7 @@ static enum rc start_known(struct store *s, const struct run_start *start, struc
     rc = store_int(s, &evaluates, err, "SELECT objective = 'evaluate' FROM runs WHERE id = ?1", BINDS(b_int(run)));
   if (rc == RC_NOT_FOUND) return err_set(err, RC_INVALID, "start.run", "there is no run '%.100s'", start->run);
   if (rc == RC_OK && evaluates)
-    return err_set(err, RC_INVALID, "start.run", "run %s evaluates: it has made no weights", start->run);
+    return err_set(err, RC_INVALID, "start.run", "run %s only evaluates: it has made no weights", start->run);
   if (rc == RC_OK)
     rc = store_int(s, &versions, err, "SELECT count(*) FROM versions WHERE run = ?1 AND version = ?2",
                    BINDS(b_int(run), b_int(start->version)));
@@ -71,7 +71,7 @@ static enum rc curriculum_known(struct store *s, const struct run_config *config
   }
   rows_end(&q);
   if (rc == RC_OK && !run_config_same_dataset(config, &theirs))
-    rc = err_set(err, RC_INVALID, field, "run %s is over another dataset, or reads it in another way", from);
+    rc = err_set(err, RC_INVALID, field, "run %s uses another dataset, or reads it in another way", from);
   arena_free(&arena);
   return rc == RC_OK ? curriculum_countable(s, run, from, err) : rc;
 }
@@ -167,7 +167,7 @@ static enum rc start_certain(struct core *c, const struct run_start *start, stru
   readers_give(core_readers(c), s);
   if (rc != RC_OK || steps == 0) return rc;
   return err_set(err, RC_UNAVAILABLE, "start",
-                 "a step of run %s is under way, so it cannot be told whether the checkpoint of version %" PRId64
+                 "a step of run %s is under way, so it is not known whether the checkpoint of version %" PRId64
                  " stays; try again",
                  start->run, start->version);
 }

@@ -5,8 +5,8 @@
  *                        here, longer than --check-ms --> checking --driver/late_check.c--> here again --> queued
  *
  * Called by route_runs.c and late_check.c on threads that may block: it reads whole datasets and asks the trainer.
- * When no trainer is there or it does not answer, only what needs neither model nor trainer is checked.  The rest shows
- * when the run is opened, and so does whatever changes in between.  Writes nothing. */
+ * When there is no trainer, or it does not answer, only faults that show without model and trainer are found.  The
+ * others show when the run is opened, and so does anything that changes in between.  Writes nothing. */
 #ifndef LEASEHOLD_COORDINATOR_TRAINER_RUN_CHECK_H
 #define LEASEHOLD_COORDINATOR_TRAINER_RUN_CHECK_H
 
@@ -16,7 +16,7 @@
 #include "services/coordinator/run/run_config.h"
 #include "services/coordinator/writer/core.h"
 
-/* RC_FULL while as many runs wait as may, on the caller's connection. */
+/* RC_FULL while as many runs wait as are allowed; reads on the caller's connection. */
 enum rc run_queue_check(struct store *s, struct err *err);
 /* How a check is ended early; all may be left out. */
 struct run_check_bounds {
@@ -29,9 +29,10 @@ struct run_check_bounds {
 enum rc run_check(struct core *c, const struct run_config *config, const struct run_check_bounds *bounds,
                   struct err *err);
 /* Puts the run's newest checkpoint into `start` in place of the newest that is known (kept_versions_find): in flight a
- * step's is written beside the next one, and always the trainer tells of it later than it has it. */
+ * step's checkpoint is written while the next step is computed, and the trainer always reports one later than it has
+ * it. */
 enum rc run_start_latest(struct core *c, struct run_config *config, struct err *err);
-/* As many runs wait as may: RC_FULL.  To be asked before anything costly. */
+/* RC_FULL while as many runs wait as are allowed.  To be called before anything costly. */
 enum rc run_room_check(struct core *c, struct err *err);
 
 #endif

@@ -217,7 +217,7 @@ static enum rc open_as_posted(struct core *c, const struct run_config *config, s
   struct json_writer w;
   enum rc rc = trainer_target_now(core_readers(c), &trainer, err);
   if (rc == RC_OK && !trainer.found)
-    rc = err_set(err, RC_UNAVAILABLE, NULL, "no trainer is registered, and the datasets are read with its tokenizer");
+    rc = err_set(err, RC_UNAVAILABLE, NULL, "no trainer is registered: its tokenizer is needed to read the datasets");
   if (rc == RC_OK) rc = http_client_create_for(&http, core_options(c)->access, NULL, err);
   const struct trainer_client t = {.http = http, .base_url = trainer.url};
   if (rc == RC_OK) rc = model_files_fetch(&files, &t, err);

@@ -1,5 +1,5 @@
-/* What is found out about a run before it is posted: what its datasets hold, whether the tokenizer gives texts back,
- * what its verifier makes of the dataset's own answers.
+/* Reports on a run before it is posted: what its datasets hold, whether the tokenizer gives texts back, how its
+ * verifier judges the dataset's own answers.
  *
  *   POST /v1/check-run --> run_check.h, as a posted run's --> the run's context, as the driver opens it --> told, and dropped
  *

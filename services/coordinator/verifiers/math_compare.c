@@ -47,7 +47,7 @@ static int size_of(struct side s) {
   return n;
 }
 
-/* Before both are computed so many times. */
+/* Asked before both are computed `times` times. */
 static bool within_steps(struct comparison *c, struct side a, struct side b, int times) {
   if (c->steps <= LIMIT_VERIFIER_STEPS) c->steps += times * (size_of(a) + size_of(b));
   return c->steps <= LIMIT_VERIFIER_STEPS;

@@ -1,4 +1,4 @@
-/* What an answer in LaTeX says, as a tree: numbers, symbols, operations, and the things that answers are made of
+/* An answer in LaTeX as a tree: numbers, symbols, operations, and the things that answers are made of
  * (tuples, sets, intervals, relations, matrices, texts).
  *
  *   text --math_lexer.c--> tokens --math_parser.c--> this tree --math_exact.c, math_numeric.c--> values --math_compare.c--> equal?

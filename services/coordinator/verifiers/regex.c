@@ -8,7 +8,8 @@
 
 #include "common/base/limits.h"
 
-/* A step is so many bytes that an item runs over without a choice (".*" to the line's end), or that "\1" compares. */
+/* How many bytes are one step where an item runs over them without a choice (".*" to the line's end), or where "\1"
+ * compares them. */
 enum { BYTES_PER_STEP = 16, COMPARED_PER_STEP = 4 };
 enum { MATCH_DEPTH = 2000, MATCH_KIB = 4096, STEPS_PER_BYTE = 8 };
 

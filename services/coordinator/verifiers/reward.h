@@ -1,4 +1,4 @@
-/* What a completion earns: one verifier, or a sum of several terms with weights.
+/* Gives a completion its reward: that of one verifier, or a weighted sum of several terms.
  *
  *   reward = sum over terms of weight x value
  *

@@ -189,7 +189,7 @@ enum rc reward_rule_read(struct reward_rule *out, const struct json *v, bool *sh
       {.name = "shuffle_rewards", .kind = FIELD_BOOL, .target = shuffle ? shuffle : &ignored}};
   enum rc rc = json_fields(v, fields, 2, UNKNOWN_REFUSED, arena, err);
   if (rc == RC_OK && given_in(v, "shuffle_rewards") && !shuffle)
-    rc = err_set(err, RC_INVALID, "shuffle_rewards", "rewards are shuffled in a run's groups only");
+    rc = err_set(err, RC_INVALID, "shuffle_rewards", "`shuffle_rewards` is only for a run, whose groups it shuffles");
   return rc == RC_OK ? terms_read(out, terms, arena, err) : rc;
 }
 

@@ -2,8 +2,8 @@
  * after the commit that made them.
  *
  * Writer: event_add in a transaction, hub_publish after it.  Any thread: hub_subscribe, which holds the hub's lock
- * while it writes past events, so that none is missed or sent twice.  Memory is bounded: so many subscribers, and a
- * few MiB unsent each (common/http/stream.c); one that reads too slowly is cut off and comes back with
+ * while it writes past events, so that none is missed or sent twice.  Memory is bounded: a fixed number of subscribers,
+ * with a few MiB unsent each (common/http/stream.c); one that reads too slowly is cut off and comes back with
  * Last-Event-ID.  An event must not be published before it is committed. */
 #ifndef LEASEHOLD_COORDINATOR_VIEWS_EVENTS_H
 #define LEASEHOLD_COORDINATOR_VIEWS_EVENTS_H

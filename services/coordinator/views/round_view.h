@@ -21,7 +21,7 @@ enum rc contributions_write(struct store *s, struct json_writer *w, int64_t run,
  * LIMIT_SHOWN_WORKERS and how much each sampled. */
 enum rc contributions_of_run_write(struct store *s, struct json_writer *w, int64_t run, int64_t before,
                                    struct err *err);
-/* "logprob_*": how far trainer and samplers differ over so many trained tokens. */
+/* "logprob_*": how far trainer and samplers differ over `tokens` trained tokens. */
 void mismatch_write(struct json_writer *w, const struct mismatch *m, int64_t tokens);
 /* The share of n ratios that weighs as much as equal ones would: sum^2 / (n * squares), at most 1. */
 double ratio_ess(double sum, double squares, double tokens);

@@ -1,4 +1,4 @@
-/* What a run's rounds come to together, for its totals and for /metrics.
+/* Adds up a run's rounds, for its totals and for /metrics.
  *
  * Reading costs the rounds since the settled ones, not all of a long run: settled_rounds has one row for those
  * (rounds/settled.c).  Any thread, on a reader's snapshot. */

@@ -1,5 +1,5 @@
-/* How a round's rewards, what their terms gave, lengths and turns are spread over its samples, and what became of its
- * groups, as JSON.
+/* Shows as JSON how a round's rewards, their terms' values, lengths and turns are spread over its samples, and what
+ * became of its groups.
  *
  * Counted over the stored samples when it is asked for, so that nothing is added to what a run writes; the cost is that
  * of the asked rounds' samples, so few rounds are asked for at a time.  A round whose rollouts were dropped has none.
@@ -11,7 +11,7 @@
 #include "common/json/json.h"
 #include "services/coordinator/store/store.h"
 
-enum { SPREAD_SAMPLES = 100000 }; /* after so many, the rest is left to the next request */
+enum { SPREAD_SAMPLES = 100000 }; /* after this many the rest is left to the next request */
 
 /* The items of an array: `limit` rounds at most, from round `from` on.  *next: the round to go on with, -1: there is
  * none. */

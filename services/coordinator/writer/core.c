@@ -138,7 +138,7 @@ static void request_cancelled(struct http_request *r, enum http_cancel why, void
   if (!cmd) return;
   if (why == HTTP_CANCEL_DEADLINE)
     err_set(&err, RC_TIMEOUT, NULL,
-            "the coordinator did not come to this request in time; it may still be carried out");
+            "the coordinator did not get to this request in time; it may still be carried out");
   else
     err_set(&err, RC_UNAVAILABLE, NULL, "the coordinator is stopping");
   http_fail(r, &err);
@@ -454,7 +454,7 @@ enum rc core_call(struct core *c, struct command *cmd, struct err *err) {
   bool done = cmd->done;
   cmd->waited = done; /* an unanswered command is freed by the writer */
   pthread_mutex_unlock(&w->lock);
-  if (!done) return err_set(err, RC_TIMEOUT, NULL, "the writer did not come to a command within %d ms", CALL_MS);
+  if (!done) return err_set(err, RC_TIMEOUT, NULL, "the writer did not get to a command within %d ms", CALL_MS);
   return call_end(cmd, err);
 }
 

@@ -42,7 +42,7 @@ struct readers *core_readers(struct core *c); /* of a database in memory: for th
                                                * commands */
 struct hub *core_hub(struct core *c);
 uint64_t core_epoch(const struct core *c);
-/* Of core's clock, for any thread.  The wall clock never lies behind what is stored. */
+/* The core's clock, for any thread.  The wall clock is never behind the stored times. */
 int64_t core_monotonic_ms(const struct core *c);
 int64_t core_wall_us(const struct core *c);
 size_t core_queued(struct core *c);
@@ -51,9 +51,9 @@ size_t core_queued(struct core *c);
 void core_set_kick(struct core *c, void (*kick)(void *context, int sealed), void *context);
 /* Called after every commit behind which more groups wait for a check. */
 void core_set_check(struct core *c, void (*check)(void *context), void *context);
-/* So many groups more, once sealed, are worth a batch; INT_MAX: the trainer has no room for one.  The batch is planned
- * in the transaction that seals the last of them (core_callbacks.sealed).  trainer_idle: it stands still until then; a
- * sealing commits at once instead of waiting to be grouped with other commands. */
+/* Says how many more groups, once sealed, are worth a batch; INT_MAX: the trainer has no room for one.  The batch is
+ * planned in the transaction that seals the last of them (core_callbacks.sealed).  trainer_idle: it stands still until
+ * then; a sealing commits at once instead of waiting to be grouped with other commands. */
 void core_await_groups(struct core *c, int groups, bool trainer_idle);
 /* Likewise, until the next group waits for a check. */
 void core_await_checks(struct core *c, bool awaited);

@@ -351,7 +351,8 @@ static void a_judge_that_fails_is_what_the_run_waits_for(void **state) {
   *note = (struct reward_note){.run = 1, .url = "http://a:1/", .state = BREAKER_OPEN, .requests = 1, .failures = 1};
   note->last_error = "http://a:1/ answered with status 422: oops";
   if (core_call(f->core, cmd, &err) != RC_OK) fail_msg("%s", err.message);
-#define MISSED "SELECT count(*) FROM runs WHERE waiting_for LIKE 'rewards of samples%missing: http://a:1/%: oops'"
+#define MISSED \
+  "SELECT count(*) FROM runs WHERE waiting_for LIKE 'finished samples still lack rewards: http://a:1/%: oops'"
   AWAIT(read_int(f, MISSED) == 1, "the run does not say whom it waits for") time_passes(f, 20);
   assert_int_equal(call(f, "GET", "/v1/runs/r1/rollouts?round=0", NULL, &rollouts), 200);
   const struct json *all = json_get(rollouts, "rollouts");

@@ -27,7 +27,7 @@ export function mount(root, context) {
       { title: "What became of groups", about: "Trained on; left out by the filter; drawn in place of those; failed or given up.", show: count, min: 0,
         series: [{ key: "trained", label: "trained on", colour: "--c1" }, { key: "filtered", label: "filtered", colour: "--c2", dash: "dashed" }, { key: "refills", label: "refilled", colour: "--c3", dash: "dotted" }, { key: "failed", label: "failed", colour: "--c4" }],
         columns: (rounds) => ({ trained: rounds.map((r) => r.groups), filtered: rounds.map((r) => r.filtered), refills: groups(rounds, (g) => g.refills), failed: groups(rounds, (g) => g.failed) }) },
-      { title: "Left out as too old, by a full queue or as refused", about: "Of mode inflight.", show: count, min: 0,
+      { title: "Left out as too old, by a full queue or as refused", about: "Only in mode inflight.", show: count, min: 0,
         series: [{ key: "old", label: "too old", colour: "--c2" }, { key: "queue", label: "full queue", colour: "--c5", dash: "dashed" }, { key: "refused", label: "refused", colour: "--c4", dash: "dotted" }],
         columns: (rounds) => ({ old: rounds.map((r) => r.lag?.groups_dropped ?? null), queue: rounds.map((r) => r.lag?.groups_overflowed ?? null), refused: rounds.map((r) => r.lag?.groups_refused ?? null) }) },
       { title: "Prompts that rest", about: "Passed over by the curriculum.", show: count, min: 0, series: [{ key: "rest", label: "passed over", colour: "--c5" }], columns: (rounds) => ({ rest: rounds.map((r) => r.passed_over) }) },
