@@ -77,7 +77,7 @@ static enum rc serve(const struct settings *s, struct server_options *options, s
   signals_stop_in_order();
   rc = program_write_port(&s->program, server_port(server), err);
   if (rc == RC_OK) {
-    log_info(*s->model ? "ready" : "serving; ready once a version was pulled or pushed");
+    log_info(*s->model ? "ready" : "serving; ready once a version has been pulled or pushed");
     while (rc == RC_OK && !signals_stop_requested()) {
       clock_sleep_ms(TICK_MS);
       rc = server_failure(server, err);
@@ -109,15 +109,16 @@ int main(int argc, char **argv) {
   bool run;
   const struct option options[] = {
       PROGRAM_OPTIONS(&s.program, "8100"),
-      {"coordinator", OPTION_STRING, &s.coordinator, "", 0, 0, "the coordinator's URL; without it a standalone server"},
+      {"coordinator", OPTION_STRING, &s.coordinator, "", 0, 0,
+       "the coordinator's URL; without it the server stands alone"},
       {"advertise-url", OPTION_STRING, &s.advertise_url, "", 0, 0,
-       "how others reach this server; default http://BIND:PORT (https with --tls-cert), for a wildcard the address "
-       "toward the coordinator"},
+       "this server's URL as others reach it; default http://BIND:PORT (https with --tls-cert), and for a wildcard "
+       "BIND the address that faces the coordinator"},
       {"name", OPTION_STRING, &s.name, "", 0, 0, "this worker's name (default gen-HOST-PORT)"},
       {"fabric", OPTION_STRING, &s.fabric, "", 0, 0,
        "name of a fast network that this process shares with the trainer: weights then come by broadcast"},
       {"model", OPTION_STRING, &s.model, "", 0, 0,
-       "Hugging Face folder; without it files and weights come from the trainer"},
+       "Hugging Face folder; without it, files and weights come from the trainer"},
       {"slots", OPTION_INT, &s.slots, "32", 1, LIMIT_SLOTS, "samples decoded at once"},
       {"threads", OPTION_INT, &s.threads, "0", 0, LIMIT_THREADS,
        "computing threads; 0: one for every core that affinity and control groups grant"},
@@ -126,22 +127,24 @@ int main(int argc, char **argv) {
       {"prefill-chunk", OPTION_INT, &s.prefill_chunk, "256", 1, 65536, "prompt positions computed in one step"},
       {"context-max", OPTION_INT, &s.context_max, "0", 0, LIMIT_SEQUENCE_TOKENS, "longest sequence; 0: the model's"},
       {"memory-max", OPTION_INT, &s.memory_max, "0", 0, 9e15,
-       "bytes this process may plan for; 0: what the machine and the control group have left"},
+       "bytes of memory that this process may plan for; 0: what the machine and the control group leave free"},
       {"fit", OPTION_BOOL, &s.fit, "false", 0, 0,
-       "give up what the memory leaves no room for, the cheapest first: --kv-pages, --prefill-chunk, --context-max"},
+       "lower these, the cheapest first, until the process fits into memory: --kv-pages, --prefill-chunk, "
+       "--context-max"},
       {"plan", OPTION_STRING, &s.plan, "", 0, 0,
-       "print, as JSON, what this process would need here and how fast it would sample, and end: for what this file "
-       "(JSON; - is standard input) describes, with --model"},
+       "print, as JSON, what this process would need here and how fast it would sample for the run that this file "
+       "(JSON; - is standard input) describes, and exit; needs --model"},
       {"prefetch", OPTION_INT, &s.prefetch, "-1", -1, LIMIT_SLOTS,
        "leased samples held beyond the slots; -1: half as many as slots"},
-      {"device", OPTION_STRING, &s.device, "cpu", 0, 0, "what computes: cpu, cuda or cuda:N"},
+      {"device", OPTION_STRING, &s.device, "cpu", 0, 0, "the device that computes: cpu, cuda or cuda:N"},
       {"exactness", OPTION_STRING, &s.exactness, "invariant", 0, 0,
-       "of a device: invariant (a row's bits depend on no other row) or fastest (the vendor's kernels)"},
+       "a CUDA device's kernels: invariant (a row's bits depend on no other row) or fastest (the vendor's)"},
       {"isa", OPTION_STRING, &s.isa, "", 0, 0,
        "force the kernels of v2, v3, v4, v4-bf16 or amx; default: the best this CPU has"},
-      {"drain-ms", OPTION_INT, &s.drain_ms, "2000", 0, 600000, "how long plain requests may finish after SIGTERM"},
+      {"drain-ms", OPTION_INT, &s.drain_ms, "2000", 0, 600000,
+       "how long plain requests may take to finish after SIGTERM"},
       {"stream-stall-ms", OPTION_INT, &s.stream_stall_ms, "30000", 100, 600000,
-       "a streaming client that is behind and reads nothing for this long is cut off"},
+       "how long a streaming client that is behind may read nothing before it is cut off"},
 #ifdef LEASEHOLD_FAULTS
       {"fault", OPTION_STRING, &s.fault, "", 0, 0, "a fault on purpose, for the tests: see fault.h"},
 #endif

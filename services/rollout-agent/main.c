@@ -1,4 +1,4 @@
-/* rollout-agent: has an engine of others sample for a run.  Flags are read here; api/agent.c ties the parts together.
+/* rollout-agent: has a foreign engine sample for a run.  Flags are read here; api/agent.c ties the parts together.
  *
  * Exit status: 0 after a drain (SIGTERM, SIGINT); 1 when it cannot start. */
 #include <string.h>
@@ -113,8 +113,8 @@ int main(int argc, char **argv) {
       PROGRAM_OPTIONS(&s.program, "8300"),
       {"coordinator", OPTION_STRING, &s.coordinator, "", 0, 0, "the coordinator's URL"},
       {"advertise-url", OPTION_STRING, &s.advertise_url, "", 0, 0,
-       "how others reach this agent; default http://BIND:PORT (https with --tls-cert), for a wildcard the address "
-       "toward the coordinator"},
+       "this agent's URL as others reach it; default http://BIND:PORT (https with --tls-cert), and for a wildcard "
+       "BIND the address that faces the coordinator"},
       {"name", OPTION_STRING, &s.name, "", 0, 0, "this worker's name (default agent-HOST-PORT)"},
       {"engine", OPTION_STRING, &s.engine, "vllm", 0, 0, "the wire that the engine speaks: vllm or sglang"},
       {"engine-url", OPTION_STRING, &s.engine_url, "", 0, 0, "the engine's URL"},
@@ -125,20 +125,20 @@ int main(int argc, char **argv) {
        "what the engine's log-probabilities are of: raw (the logits) or processed (the logits / temperature); default: "
        "raw for vllm, processed for sglang"},
       {"check", OPTION_STRING, &s.check, "checksum", 0, 0,
-       "how the engine shows which weights it has: checksum (a probe where it offers none) or probe"},
+       "how the engine shows which weights it has: checksum (or a probe, where it offers no checksum) or probe"},
       {"probe-tolerance", OPTION_FLOAT, &s.probe_tolerance, "0.00001", 0, 1,
        "the largest difference between a probe's log-probabilities that counts as none"},
       {"weights-dir", OPTION_STRING, &s.weights_dir, "", 0, 0,
        "folder that this agent writes versions to and that the engine reads"},
       {"engine-weights-dir", OPTION_STRING, &s.engine_weights_dir, "", 0, 0,
-       "the same folder as the engine sees it, if its path is another one there"},
+       "the same folder's path as the engine sees it, if it differs there"},
       {"weights-bytes-max", OPTION_INT, &s.weights_bytes_max, "17179869184", 1, 9e15,
-       "the largest weights file that is pulled: while it comes, it is in this process's memory"},
+       "the largest weights file that may be pulled: the whole file is in this process's memory while it arrives"},
       {"slots", OPTION_INT, &s.slots, "32", 1, LIMIT_THREADS, "requests sent to the engine at once"},
       {"prefetch", OPTION_INT, &s.prefetch, "-1", -1, LIMIT_SLOTS,
        "leased samples held beyond the slots; -1: half as many as slots"},
       {"request-timeout-ms", OPTION_INT, &s.request_timeout_ms, "600000", 100, 86400000,
-       "the longest that a request may take; then its lease is handed back"},
+       "the longest that a request may take before its lease is handed back"},
       {"load-timeout-ms", OPTION_INT, &s.load_timeout_ms, "600000", 100, 86400000,
        "the longest that the engine may take to load a version"},
       {"check-timeout-ms", OPTION_INT, &s.check_timeout_ms, "60000", 100, 86400000,
@@ -147,7 +147,7 @@ int main(int argc, char **argv) {
   const struct program program = {
       .name = "rollout-agent",
       .summary =
-          "Has an engine of others (vLLM, SGLang) sample for a run: holds its leases, loads its versions, checks both.",
+          "Lets another engine (vLLM, SGLang) sample for a run: holds its leases, loads its versions, checks both.",
       .options = options,
       .option_count = sizeof options / sizeof options[0],
       .settings = &s.program};

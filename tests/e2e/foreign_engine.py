@@ -1,4 +1,4 @@
-"""An engine of others, for the rollout-agent's tests: speaks vLLM's wire and SGLang's, computes with a generation-server of ours behind it, and can lie.
+"""A foreign engine, for the rollout-agent's tests: speaks vLLM's wire and SGLang's, computes with a generation-server of ours behind it, and can lie.
 Its draws depend on the name of the sample alone, so that a test sees the same run every time.
 
 `ForeignEngine(backend_url, folder)` holds the weights of `folder` at first.  Its attributes may be changed while it runs:

@@ -317,7 +317,7 @@ def test_without_a_model_no_push_is_read(alone):
         peer.sendall(f"POST /v1/push-weights?run=r1&version=1 HTTP/1.1\r\nHost: x\r\nContent-Length: {1 << 30}\r\n\r\n".encode())
         assert b" 503 " in peer.recv(64)
     assert exchange("GET", lonely.url + "/readyz")[0] == 503
-    lonely.wait_log("serving; ready once a version was pulled or pushed")
+    lonely.wait_log("serving; ready once a version has been pulled or pushed")
     lonely.stop(seconds=5)
 
 

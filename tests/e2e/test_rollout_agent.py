@@ -1,4 +1,4 @@
-"""The rollout-agent over real services: an engine of others samples for a run, and what it says about its weights is never simply believed.
+"""The rollout-agent over real services: a foreign engine samples for a run, and what it says about its weights is never simply believed.
 
 The engine (foreign_engine.py) computes with our kernels, so the trainer agrees with every log-probability that came through: ids and numbers are carried
 unchanged.  Its lies are told while a run goes on.
@@ -18,7 +18,7 @@ REASON = "the engine of agent is not ours"
 
 
 class Pool(Cluster):
-    """A coordinator, a trainer, one engine of others with its agent, and servers of ours where a test adds them."""
+    """A coordinator, a trainer, one foreign engine with its agent, and servers of ours where a test adds them."""
 
     def __init__(self, folder, base_model):
         super().__init__(folder, base_model, trainer=["--threads", 1])
@@ -100,7 +100,7 @@ def test_a_peer_that_lies_about_its_version_is_caught(pool, wire, checksums):
     run = pool.create_run(config(rounds=4))
     until_round(pool, run, 1)
     pool.engine.deaf = True
-    pool.agent.wait_log("the engine is in doubt.*(its checksum is the one of the version before|gets the log-probabilities of the version before)")
+    pool.agent.wait_log("the engine's weights are in doubt.*(its checksum is the one of the version before|gets the log-probabilities of the version before)")
     lied_at = len(digests(pool.status(run)))
     asked = len(pool.engine.requests)
     assert not pool.agent_ready() and pool.metric("engine_proven") == 0

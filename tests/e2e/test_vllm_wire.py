@@ -239,7 +239,7 @@ def test_a_model_that_is_not_loaded_is_not_found(gen, base_model):
 def pause_is_awaited(server, path):
     """Many tokens are asked for, and a pause at their end, which the engine has heard of long before: both calls, (thread, result) each."""
     def heard():
-        return server.log_text().count("rests when the requests that are open have ended")
+        return server.log_text().count("the server rests when its open requests have ended")
 
     before = heard()
     with server.slowly():

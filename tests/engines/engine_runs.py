@@ -1,4 +1,4 @@
-"""What an engine of others must do as a rollout-agent's: for make vllm and make sglang.
+"""What a foreign engine must do under a rollout-agent: for make vllm and make sglang.
 
 Each run must complete with every sample the engine's and every version proven by the checksum of its weights or by a probe, and whose tokens'
 log-probabilities the trainer finds again within what bfloat16 allows.
@@ -116,7 +116,7 @@ def a_kill(folder, base, engine, *flags):
         run = pool.create_run(config())
         pool.wait_until("some rounds are over", lambda: (pool.status(run)["round"] or 0) >= 2, seconds=RUN_SECONDS)
         engine.kill()
-        pool.agent.wait_log("the engine is in doubt")
+        pool.agent.wait_log("the engine's weights are in doubt")
         engine.start(*flags)
         check_run("killed and started again", pool, pool.wait(run, seconds=RUN_SECONDS), "shown by its checksum")
 

@@ -11,7 +11,7 @@ enum { REST_WAIT_MS = 20000, LOAD_DEADLINE_MS = 600000 };
 
 struct loaded_model *control_model(struct server *s, struct err *err) {
   if (s->leases) {
-    err_set(err, RC_CONFLICT, NULL, "expected a server without a coordinator: this one is led by %s",
+    err_set(err, RC_CONFLICT, NULL, "expected a server without a coordinator: this one takes its orders from %s",
             s->options.coordinator);
     return NULL;
   }
@@ -81,7 +81,8 @@ enum rc control_relabel(struct server *s, int64_t version, struct err *err) {
   const int64_t until_ms = clock_monotonic_ms() + REST_WAIT_MS;
   while (rc == RC_OK && active.version != version) {
     if (!digest_equal(&active.digest, &wanted.digest))
-      return err_set(err, RC_CONFLICT, NULL, "other weights decode by now, of version %lld", (long long)active.version);
+      return err_set(err, RC_CONFLICT, NULL, "other weights decode now, those of version "
+                                             "%lld", (long long)active.version);
     rc = await_step(until_ms, err);
     engine_policy(loaded->engine, &active);
   }

@@ -1,4 +1,4 @@
-/* What clients of other engines may have this server do: rest, go on, take other weights.  route_vllm.c,
+/* Carries out orders of other engines' clients: rest, go on, take other weights.  route_vllm.c,
  * route_weights.c and route_sglang.c spell it.
  *
  * Under a coordinator all of them are refused: it alone says which weights decode, and a pause would let its leases

@@ -1,4 +1,5 @@
-/* What clients of other engines ask this one about itself: whether it is well, what it holds, how much it has to do.
+/* Answers the questions that other engines' clients ask this one about itself: whether it is well, which model and
+ * version it holds, how much it has to do.
  *
  * GET /health and /liveness are those of route_health.c under their names. */
 #include <stdio.h>

@@ -10,18 +10,18 @@ static void refuse(struct http_request *r, const char *why) {
 
 void handle_no_process_group(struct http_request *r, void *context) {
   (void)context;
-  refuse(r, "no process group is joined, and no serialized tensors are read: weights are taken from a folder "
+  refuse(r, "this server joins no process group and reads no serialized tensors: load weights from a folder "
             "(/update_weights, /update_weights_from_disk)");
 }
 
 void handle_no_memory_release(struct http_request *r, void *context) {
   (void)context;
-  refuse(r, "memory is planned at the start and kept: /pause and /pause_generation have the server rest");
+  refuse(r, "memory is planned at the start and kept: /pause and /pause_generation make the server rest");
 }
 
 void handle_no_adapters(struct http_request *r, void *context) {
   (void)context;
-  refuse(r, "there are no adapters here: whole weights are taken from a folder");
+  refuse(r, "there are no adapters here: load whole weights from a folder");
 }
 
 void handle_no_sessions(struct http_request *r, void *context) {
@@ -31,7 +31,7 @@ void handle_no_sessions(struct http_request *r, void *context) {
 
 void handle_no_calls_by_name(struct http_request *r, void *context) {
   (void)context;
-  refuse(r, "no function of the engine is called by its name: there are routes for what can be done");
+  refuse(r, "the engine's functions cannot be called by name: use the routes for them");
 }
 
 void handle_no_embeddings(struct http_request *r, void *context) {

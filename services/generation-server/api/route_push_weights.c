@@ -5,9 +5,9 @@
  * of the version that is active or staged, the body is what changed since then
  * (common/model/network/weights_changes.h).
  *
- * 409 under a stale epoch, a superseded version or a base that is not here and 503 while the model is unknown, before
- * the body is read; 422 when the file is wrong or its digest differs.  The stager does the work: the request is
- * suspended, the weights are filled from its body in place.
+ * Answers 409 under a stale epoch, for a superseded version and for a base that is not here, and 503 while the model is
+ * unknown, all before the body is read; 422 when the file is wrong or its digest differs.  The stager does the work:
+ * the request is suspended, the weights are filled from its body in place.
  *
  * Previous hop of a version: trainer-server/publish/publisher.c.  Next: staging.c. */
 #include <stdio.h>

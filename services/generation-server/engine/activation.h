@@ -1,4 +1,4 @@
-/* What a swap of weights does to the engine's jobs and samples, and what it costs them.
+/* Applies a swap of weights to the engine's jobs and samples, and measures what it costs them.
  *
  *   lease not valid for the new version --> handed back, before the swap
  *   sample in a slot that decodes       --> keeps its keys and values (kv: keep), or computes them again (recompute)

@@ -1,4 +1,4 @@
-/* Keeps the tree of a job's samples: who follows whom, and where it parted. */
+/* Keeps the tree of a job's samples: which sample follows which, and where it parted. */
 #include "services/generation-server/engine/branches.h"
 
 void branches_begin(struct decode_job *job) {

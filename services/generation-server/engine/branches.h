@@ -1,5 +1,5 @@
-/* Which samples of a decode job have drawn the same tokens so far: these need the same rows, which the step computes
- * once (engine_step.c).
+/* Tracks which samples of a decode job have drawn the same tokens so far: these need the same rows, which the step
+ * computes once (engine_step.c).
  *
  * Samples of a prompt begin as one branch and part where their draws differ.  Each sample follows one of its job, the
  * branch's head, whose first tokens are all of its own; a head follows itself:

@@ -5,7 +5,7 @@
  * sample up to max_new tokens), so that the token loop allocates nothing.  No threads, no clock; called by HTTP
  * threads, the puller, the posters, the streamer and the replier, each with its own job.
  *
- * Previous hop of a rollout: worker/leases.c, of a plain request: generate_call.c.  Next: engine.c. */
+ * Previous hop of a rollout: worker/leases.c; of a plain request: generate_call.c.  Next: engine.c. */
 #include "services/generation-server/engine/decode_job.h"
 
 #include <math.h>

@@ -105,8 +105,8 @@ struct decode_job {
   int32_t top_count;               /* likeliest tokens kept beside each one, raw too; 0: none */
   struct logit_changes changes;    /* to the logits that tokens are drawn from; none of a lease */
   bool changed;                    /* there are some */
-  /* Of the prompt's tokens, raw: NULL where nobody asked.  Final once a sample has shown a token.  The first token has
-   * none: NaN. */
+  /* For the prompt's tokens, raw: NULL where no client asked.  Final once a sample has shown a token.  The first token
+   * has none: NaN. */
   float *prompt_logprobs;     /* [prompt_count] */
   int32_t *prompt_ranks;      /* [prompt_count] places of the prompt's tokens among all, from 1 on */
   int32_t *prompt_top_tokens; /* [prompt_count, top_count] */

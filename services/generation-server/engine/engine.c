@@ -238,7 +238,7 @@ static void take_job(struct engine *e, struct decode_job *job) {
     if (e->failed)
       log_info("%s goes back: the device has failed", job->id);
     else if (!fits)
-      log_info("%s goes back: the weights are version %lld here, it is valid for %lld-%lld", job->id,
+      log_info("%s goes back: the weights here are version %lld, it is valid for %lld-%lld", job->id,
                (long long)e->policy.version, (long long)job->version_min, (long long)job->version_max);
     else
       log_warn("%s goes back: it has %d samples, and %d of at most %d are open here", job->id, job->sample_count,

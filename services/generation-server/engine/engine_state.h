@@ -31,7 +31,7 @@ struct engine {
   const struct model *model;
   struct weights *active; /* NULL before the first activation */
   struct policy policy;
-  int64_t swap; /* so many sets of weights were activated */
+  int64_t swap; /* how many sets of weights were activated */
   bool swapped; /* `activated` was not called yet */
   bool nonfinite;           /* a lease's job drew what is not finite in this step */
   struct weights *replaced; /* by the last swap */

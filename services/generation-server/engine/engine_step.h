@@ -6,7 +6,7 @@
 
 struct engine;
 
-/* False when no sample runs.  Marks the engine as failed when its device has. */
+/* False when no sample runs.  Marks the engine as failed when its device has failed. */
 bool step_run(struct engine *e);
 
 #endif

@@ -1,4 +1,4 @@
-/* How much KV cache a server takes, and what it can give up where memory is short: pure decisions.
+/* Decides how much KV cache a server takes, and what it gives up where memory is short.  Pure.
  *
  * With --kv-pages 0 the cache holds every slot at full context, but takes at most a quarter of the memory, no more than
  * the rest leaves, and one sequence at least.  Where the whole does not fit, from the cheapest to the dearest:
@@ -15,7 +15,7 @@
 #include "common/model/network/model.h"
 #include "services/generation-server/engine/model_options.h"
 
-/* A model's plan under these options with so many KV pages; pure. */
+/* A model's plan under these options with `pages` KV pages; pure. */
 typedef void (*kv_planner)(struct memory_plan *out, const struct model *m, const struct loaded_model_options *options,
                            int pages);
 

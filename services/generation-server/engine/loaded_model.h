@@ -12,7 +12,7 @@
 #include "services/generation-server/engine/engine.h"
 #include "services/generation-server/engine/model_options.h"
 
-/* What a model's small files say.  Whoever holds it frees it. */
+/* The contents of a model's small files.  Its holder frees it. */
 struct model_files {
   struct model_config config;
   struct tokenizer *tokenizer; /* NULL: only ids are served */

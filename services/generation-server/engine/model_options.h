@@ -1,4 +1,4 @@
-/* How a model is loaded: main.c's flags.  Constant; the activity is borrowed. */
+/* The options by which a model is loaded: main.c's flags.  Constant; the activity is borrowed. */
 #ifndef LEASEHOLD_GENERATION_SERVER_ENGINE_MODEL_OPTIONS_H
 #define LEASEHOLD_GENERATION_SERVER_ENGINE_MODEL_OPTIONS_H
 

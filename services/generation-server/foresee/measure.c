@@ -58,7 +58,8 @@ static int64_t steps_decoded(const struct measuring *m) {
   return sum;
 }
 
-/* So many samples at once, in groups of `each`.  Ends early when the time is over and some steps have decoded. */
+/* Decodes `samples` samples at once, in groups of `each`.  Ends early when the time is over and some steps have
+ * decoded. */
 static enum rc decode(struct measuring *m, int samples, int each, int prompt, int tokens, struct err *err) {
   enum rc rc = RC_OK;
   for (int at = 0; rc == RC_OK && at < samples; at += each)
@@ -120,7 +121,7 @@ static enum rc steps_measure(struct sampling_pace *out, struct measuring *m, int
   return rc;
 }
 
-/* *us: of a prompt of so many tokens, the quickest of some. */
+/* *us: the time of a prompt of `prompt` tokens, the quickest of several. */
 static enum rc prompt_measure(struct measuring *m, int prompt, double *us, struct err *err) {
   enum rc rc = RC_OK;
   m->end_us = INT64_MAX;

@@ -1,4 +1,4 @@
-/* How fast a server samples for a run's shape: measured, for a few seconds. */
+/* Measures, for a few seconds, how fast a server samples for a run's shape. */
 #ifndef LEASEHOLD_GENERATION_SERVER_FORESEE_MEASURE_H
 #define LEASEHOLD_GENERATION_SERVER_FORESEE_MEASURE_H
 

@@ -37,7 +37,7 @@ uint64_t admission_number(struct admission *a);
 
 /* Before the work of making jobs: RC_FULL when no sample would fit. */
 enum rc admission_check(const struct admission *a, struct err *err);
-/* RC_FULL when so many more would exceed the budget. */
+/* RC_FULL when these samples and positions would exceed the budget. */
 enum rc admission_take(struct admission *a, int samples, int64_t positions, struct err *err);
 void admission_give_back(struct admission *a, int samples, int64_t positions);
 

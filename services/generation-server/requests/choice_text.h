@@ -70,14 +70,14 @@ void choice_init(struct choice *c, struct sample *s, int32_t index, const struct
 /* Scans the tokens that came since the last scan; marks the sample when its text has met a stop text.
  * RC_NO_MEMORY. */
 enum rc choice_scan(struct choice *c, struct choice_scratch *m, struct err *err);
-/* The next piece, of about so many bytes and tokens at most (0: all there is).  RC_NO_MEMORY. */
+/* The next piece, of about bytes_max bytes and tokens_max tokens at most (0: all there is).  RC_NO_MEMORY. */
 enum rc choice_take(struct choice_piece *piece, struct choice *c, size_t bytes_max, int32_t tokens_max,
                     struct choice_scratch *m, struct err *err);
 /* How many of the scanned tokens the text is made of. */
 int32_t choice_text_tokens(const struct choice *c);
 /* Are the bytes well-formed UTF-8? */
 bool choice_is_text(const char *bytes, size_t len);
-/* Of one that has ended. */
+/* Why a choice ended; call it only for one that has. */
 enum finish_reason choice_finish(const struct choice *c);
 
 #endif

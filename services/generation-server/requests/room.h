@@ -1,4 +1,4 @@
-/* How much the context and the KV pool hold of one sample, and the refusal of a prompt that leaves no room.
+/* Computes how much of one sample the context and the KV pool hold, and refuses a prompt that leaves no room.
  *
  * The refusal begins as OpenAI's and vLLM's does and says that the prompt is too long, because agents and their
  * libraries look for these words before they shorten a conversation.  It is RC_TOO_LARGE with a field, which no other

@@ -7,7 +7,7 @@
 #include "services/generation-server/shapes/openai_fields.h"
 #include "services/generation-server/shapes/tool_calls.h"
 
-/* Of one choice of a stream. */
+/* The state of one choice of a stream. */
 struct chat_told {
   struct tool_filter filter;
   bool role; /* was told */

@@ -6,7 +6,7 @@
 
 #include "services/generation-server/requests/generate_call.h"
 
-/* Of a job that was asked for them; an array.  top: how many of the likeliest, of those that the job has. */
+/* Writes those of a job that was asked for them, as an array. top: how many of the likeliest that the job has. */
 void prompt_logprobs_write(const struct generate_call *call, const struct decode_job *job, int32_t top,
                            struct json_writer *w);
 

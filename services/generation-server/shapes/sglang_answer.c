@@ -20,7 +20,7 @@
 #include "services/generation-server/shapes/shown_token.h"
 #include "services/generation-server/shapes/stop_reason.h"
 
-enum { CHUNKS_APART = 256 }; /* a chunk comes with every token up to here, then with so many a doubling */
+enum { CHUNKS_APART = 256 }; /* a chunk comes with every token up to here, then this many for each doubling */
 
 /* One choice while it is told. */
 struct told {

@@ -1,4 +1,4 @@
-/* What ended a choice, as vLLM's and SGLang's clients are told it.  On the replier's or the streamer's thread. */
+/* Tells vLLM's and SGLang's clients what ended a choice.  On the replier's or the streamer's thread. */
 #ifndef LEASEHOLD_GENERATION_SERVER_SHAPES_STOP_REASON_H
 #define LEASEHOLD_GENERATION_SERVER_SHAPES_STOP_REASON_H
 

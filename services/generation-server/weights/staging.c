@@ -487,7 +487,7 @@ static enum rc await_pause(struct staging *s, struct policy *policy, struct err 
   const struct engine *e = s->loaded->engine;
   const int64_t until_ms = clock_monotonic_ms() + PAUSE_WAIT_MS;
   bool stopping = false;
-  if (engine_pausing(e)) log_info("rests when the requests that are open have ended");
+  if (engine_pausing(e)) log_info("the server rests when its open requests have ended");
   while (engine_pausing(e) && !stopping && clock_monotonic_ms() < until_ms) {
     const struct timespec nap = clock_deadline_in(ACTIVATION_NAP_MS);
     pthread_mutex_lock(&s->mutex);
@@ -677,7 +677,7 @@ void staging_push_abandoned(struct staging *s, const struct http_request *reques
 static enum rc takes_orders(const struct staging *s, struct err *err) {
   if (!s->options.standalone)
     return err_set(err, RC_CONFLICT, NULL,
-                   "expected a server without a coordinator: it says which weights decode here");
+                   "expected a server without a coordinator: this server's coordinator says which weights decode");
   if (s->stopping || !s->loaded)
     return err_set(err, RC_UNAVAILABLE, NULL,
                    s->stopping ? "the server is stopping" : "the model's files are not known yet");

@@ -7,12 +7,12 @@
  *       +--- refused, mismatch ----+                 +--> FILLING (another push or pull)
  *
  * A version is activated only when the coordinator says that it is current, or when its push says that the coordinator
- * has accepted it already (announced); without a coordinator every push is current.  The newest wins: it replaces one
- * that is staged or waits, and a version whose turn never comes is skipped.  An engine that is not settled (engine.h)
- * is left alone until it is.  The digest is computed from the memory that the kernels will read, never echoed.
- * A push may bring only what changed since the version that decodes, or that is staged: that one is the base, and the
- * digest of the whole proves the result.  When the model itself is unknown, its files are fetched first, from the
- * trainer of the current version. */
+ * has accepted it already (announced); without a coordinator every push is current.  The newest version wins: it
+ * replaces one that is staged or waits, and a version whose turn never comes is skipped.  An engine that is not settled
+ * (engine.h) is left alone until it is.  The digest is computed from the memory that the kernels will read, never
+ * echoed. A push may bring only what changed since the version that decodes, or that is staged: that one is the base,
+ * and the digest of the whole proves the result.  When the model itself is unknown, its files are fetched first, from
+ * the trainer of the current version. */
 #ifndef LEASEHOLD_GENERATION_SERVER_WEIGHTS_STAGING_H
 #define LEASEHOLD_GENERATION_SERVER_WEIGHTS_STAGING_H
 
@@ -68,13 +68,13 @@ enum rc staging_push_check(struct staging *s, const struct staging_push *push, s
 enum rc staging_push(struct staging *s, const struct staging_push *push, struct err *err);
 /* The sender of this push has hung up: ends the wait for its broadcast, which will not come.  Any thread. */
 void staging_push_abandoned(struct staging *s, const struct http_request *request);
-/* Work on a client's word, of a server without a coordinator alone: weights of a folder, which decode from then on; a
- * digest of those that decode, computed anew; or the wait for a pause that begins when open requests have ended
- * (ENGINE_PAUSE_WAIT).  One after the other. */
+/* Work that a client orders, only from a server without a coordinator: to decode with a folder's weights from then on;
+ * to compute the digest of the decoding weights anew; or to wait for a pause that begins when open requests have ended
+ * (ENGINE_PAUSE_WAIT).  Orders are carried out one after the other. */
 struct staging_order {
   struct http_request *request; /* suspended; answer replies */
   char dir[LIMIT_PATH_MAX];     /* "": compute the digest */
-  bool awaits_pause;            /* neither */
+  bool awaits_pause;            /* neither weights nor digest: wait for the pause */
   int64_t version;              /* of the folder's weights; -1: one more than the active one */
   /* On the stager's thread.  policy: what decodes now. */
   void (*answer)(struct http_request *request, enum rc rc, const struct policy *policy, const struct err *err);

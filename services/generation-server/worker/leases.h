@@ -24,7 +24,7 @@ struct leases_options {
   const char *coordinator; /* base URL, borrowed */
   const struct http_access *access;
   int slots, prefetch;
-  /* The coordinator said which version is current; comes before the leases of the same answer are submitted. */
+  /* The coordinator said which version is current; called before the leases of the same answer are submitted. */
   void (*told_current)(void *context, const struct current_version *told);
   /* A lease of this run is valid for several versions. */
   void (*told_ahead)(void *context, const char *run);

@@ -1,6 +1,6 @@
 /* The rollout-agent as a whole.
  *
- *   coordinator <--leases, results, heartbeats--> worker/ --requests--> engine of others <--loads, proofs-- weights/ <--versions-- trainer
+ *   coordinator <--leases, results, heartbeats--> worker/ --requests--> foreign engine <--loads, proofs-- weights/ <--versions-- trainer
  *
  * agent.c makes and frees the parts (agent_state.h); main.c alone calls it. */
 #ifndef LEASEHOLD_ROLLOUT_AGENT_API_AGENT_H

@@ -1,4 +1,4 @@
-/* What an agent is started with, and its parts: the context of every route.  agent.c makes and frees them, the routes
+/* An agent's options and its parts: the context of every route.  agent.c makes and frees them, the routes
  * only read. */
 #ifndef LEASEHOLD_ROLLOUT_AGENT_API_AGENT_STATE_H
 #define LEASEHOLD_ROLLOUT_AGENT_API_AGENT_STATE_H

@@ -1,4 +1,4 @@
-/* Calls an engine of others.  Called by weights/loader.c (observe, load) and worker/sampling.c (generate, version),
+/* Calls a foreign engine.  Called by weights/loader.c (observe, load) and worker/sampling.c (generate, version),
  * each on threads of its own with clients of its own. */
 #include "services/rollout-agent/engine/client.h"
 
@@ -63,7 +63,8 @@ enum rc engine_generate(const struct engine_client *c, const struct engine_reque
   c->wire->write_generate(&body, r);
   enum rc rc = exchange(c, "POST", c->wire->generate_path, &body, &root, deadline_ms, err);
   buf_free(&body);
-  if (rc == RC_OK && !root) rc = err_set(err, RC_INTERNAL, NULL, "%s: an empty answer came", c->wire->generate_path);
+  if (rc == RC_OK && !root) rc = err_set(err, RC_INTERNAL, NULL, "%s: expected an answer, got an empty "
+                                                                 "one", c->wire->generate_path);
   if (rc == RC_OK) {
     rc = c->wire->read_generate(out, root, arena, err);
     if (rc == RC_OK) rc = engine_answer_check(out, r, err);

@@ -1,4 +1,4 @@
-/* Typed calls to an engine of others, over the wire that it speaks.  One client per thread; every call has a deadline.
+/* Typed calls to a foreign engine, over the wire that it speaks.  One client per thread; every call has a deadline.
  *
  * A refusal keeps the status' code: RC_INVALID (400, 422) is about what was asked, RC_NOT_FOUND a route that is not
  * there.  An answer that cannot be understood is RC_INTERNAL.  Nothing is retried here. */

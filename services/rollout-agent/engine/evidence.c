@@ -22,13 +22,13 @@ static bool same_kind(const struct evidence *a, const struct evidence *b) {
 enum rc evidence_agrees(const struct evidence *expected, const struct evidence *seen, double tolerance,
                         struct err *err) {
   if (strcmp(expected->version, seen->version) != 0)
-    return err_set(err, RC_CONFLICT, "version", "the engine was expected to hold version '%s', it says '%s'",
+    return err_set(err, RC_CONFLICT, "version", "the engine was expected to hold version '%s', but says '%s'",
                    expected->version, seen->version);
   if (!same_kind(expected, seen))
-    return err_set(err, RC_CONFLICT, "checksum", "the engine offers a checksum at one time and none at another");
+    return err_set(err, RC_CONFLICT, "checksum", "the engine offered a checksum at one time and none at another");
   if (expected->has_checksum && !digest_equal(&expected->checksum, &seen->checksum))
     return err_set(err, RC_CONFLICT, "checksum",
-                   "the engine says that it holds version '%s', its checksum is another one", seen->version);
+                   "the engine says that it holds version '%s', but its checksum is another one", seen->version);
   const double distance = probe_distance(expected, seen);
   if (distance > tolerance)
     return err_set(err, RC_CONFLICT, "probe",
@@ -40,7 +40,7 @@ enum rc evidence_agrees(const struct evidence *expected, const struct evidence *
 
 enum rc evidence_moved(const struct evidence *before, const struct evidence *after, double tolerance, struct err *err) {
   if (!same_kind(before, after))
-    return err_set(err, RC_CONFLICT, "checksum", "the engine offers a checksum at one time and none at another");
+    return err_set(err, RC_CONFLICT, "checksum", "the engine offered a checksum at one time and none at another");
   if (after->has_checksum && digest_equal(&before->checksum, &after->checksum))
     return err_set(err, RC_CONFLICT, "checksum",
                    "the engine says that it has loaded version '%s', and its checksum is the one of the version before",

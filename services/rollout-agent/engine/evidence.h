@@ -1,4 +1,4 @@
-/* What shows which weights an engine of others has, and what follows from it.
+/* The evidence of which weights a foreign engine has, and the conclusions from it.
  *
  *   version   the engine's own word for its weights; this agent names a load after the weights' digest
  *   checksum  over the engine's memory, where it offers one

@@ -1,4 +1,4 @@
-/* What a wire of an engine of others looks like: one table for vLLM, one for SGLang.
+/* A foreign engine's wire as a table of functions: one for vLLM, one for SGLang.
  *
  *   struct engine_request --write_generate--> JSON --engine--> JSON --read_generate--> struct engine_answer
  *
@@ -52,15 +52,16 @@ struct engine_wire {
   bool logprobs_at_temperature;              /* log-probabilities are those of logits / temperature, by default */
 };
 
-/* RC_INVALID: as many log-probabilities as tokens, finite and at most 0; at most max_new_tokens, exactly so many where
- * the sample ended by length; a sample that stopped ends in one of the request's stop ids, and none comes before. */
+/* RC_INVALID: as many log-probabilities as tokens, finite and at most 0; at most max_new_tokens, exactly that many
+ * where the sample ended by length; a sample that stopped ends in one of the request's stop ids, and none comes
+ * before. */
 enum rc engine_answer_check(const struct engine_answer *a, const struct engine_request *r, struct err *err);
 /* "stop", "length"; anything else is FINISH_ABORT. */
 enum finish_reason engine_finish(const char *name);
 /* A version's name, which may be a number; "" for null, NULL and anything else. */
 void engine_version_read(char out[ENGINE_VERSION_MAX], const struct json *value);
-/* Of spans [{"version"}, ...] of an answer's tokens: the version of them all; "several", which no load is called; ""
- * where there is no span. */
+/* Reads the spans [{"version"}, ...] of an answer's tokens: the version of all of them; "several", which is no load's
+ * name; "" where there is no span. */
 void engine_versions_read(char out[ENGINE_VERSION_MAX], const struct json *spans);
 /* Appends the body of a call, with path and version put in. */
 void engine_call_body(struct buf *out, const struct engine_call *call, const char *path, const char *version);

@@ -1,4 +1,4 @@
-/* Loads versions into an engine of others, and proves them.
+/* Loads versions into a foreign engine, and proves that it holds them.
  *
  * The thread alone calls the engine's control routes and the trainer; slots only wait here.  The mutex is never held
  * across a call.
@@ -117,7 +117,8 @@ void loader_forget_current(struct loader *l) {
 
 static void doubt(struct loader *l, const struct err *why) {
   if (l->stopping) return;
-  if (strcmp(l->trouble, why->message) != 0) log_warn("the engine is in doubt, and holds no lease: %s", why->message);
+  if (strcmp(l->trouble, why->message) != 0) log_warn("the engine's weights are in doubt, so it holds no lease: "
+                                                      "%s", why->message);
   snprintf(l->trouble, sizeof l->trouble, "%s", why->message);
   l->holds = false;
   l->generation++;
@@ -191,7 +192,7 @@ static void fetch(struct loader *l) {
 static enum rc judge(const struct loader *l, const struct wanted *w, const struct evidence *seen, struct err *err) {
   const double tolerance = l->options.probe_tolerance;
   if (seen->version[0] && strcmp(seen->version, w->name) != 0)
-    return err_set(err, RC_CONFLICT, "version", "the engine was told to load version '%s', it says '%s'", w->name,
+    return err_set(err, RC_CONFLICT, "version", "the engine was told to load version '%s', but says '%s'", w->name,
                    seen->version);
   if (!l->has_proven) return RC_OK;
   if (!digest_equal(&l->proven_of, &w->digest)) return evidence_moved(&l->proven, seen, tolerance, err);

@@ -1,4 +1,4 @@
-/* The loader: one thread that has the engine of others load the current version, and proves what it holds, again and
+/* The loader: one thread that has the foreign engine load the current version, and proves that it holds it, again and
  * again.
  *
  *           another version is current      its folder is whole, no request runs       the engine says so

@@ -1,4 +1,4 @@
-/* A policy version as a Hugging Face folder that an engine of others can load: pulled from the trainer, and proven by
+/* A policy version as a Hugging Face folder that a foreign engine can load: pulled from the trainer, and proven by
  * its digest.
  *
  *   trainer --GET /v1/weights/{version}--> memory --digest of what was announced--> ROOT/NAME.partial --rename--> ROOT/NAME

@@ -1,6 +1,6 @@
 /* The leases that this agent holds: pulled from the coordinator, drawn sample by sample by the slots, posted back.
  *
- *   puller --long poll--> coordinator          slots --a request each--> engine of others
+ *   puller --long poll--> coordinator          slots --a request each--> foreign engine
  *      +--a job for each sample--> queue --> slots; the slot that ends a lease's last sample --PUT result--> coordinator
  *
  *   held ---> running ---> posting ---> gone

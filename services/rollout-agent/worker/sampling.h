@@ -1,4 +1,4 @@
-/* One sample of a lease, drawn by an engine of others.
+/* Draws one sample of a lease by a foreign engine.
  *
  *   enter --> is the lease for what is held? --> the engine's word for its weights --> generate --> its word again --> a proof --> leave
  *

@@ -1,5 +1,6 @@
-/* What an engine of others shows of its weights.  What would break: a load that did nothing is believed, weights that
- * change between two requests go unnoticed, a difference within the tolerance is called a change of weights. */
+/* The evidence that a foreign engine gives of its weights.  What would break: a load that did nothing is believed,
+ * weights that change between two requests go unnoticed, a difference within the tolerance is called a change of
+ * weights. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
