@@ -240,18 +240,18 @@ int main(int argc, char **argv) {
       PROGRAM_OPTIONS(&s.program, "8200"),
 #ifndef LEASEHOLD_MPI
       {"plan", OPTION_STRING, &s.plan, "", 0, 0,
-       "print, as JSON, what this process would need here and how fast it would learn, and end: for what this file "
-       "(JSON; - is standard input) describes"},
+       "print, as JSON, what this process would need here and how fast it would learn for the run that this file "
+       "(JSON; - is standard input) describes, and exit"},
       {"role", OPTION_STRING, &s.role, "train", 0, 0,
        "train; preprocess: compute passes without a gradient (a reference's log-probabilities) for a coordinator's "
-       "runs; or teach: the same under the folder's weights, for the runs that name them by training.teacher"},
+       "runs; or teach: the same with the folder's weights, for the runs that name them in training.teacher"},
 #endif
       {"coordinator", OPTION_STRING, &s.coordinator, "", 0, 0, "the coordinator's URL"},
       {"advertise-url", OPTION_STRING, &s.advertise_url, "", 0, 0,
-       "how others reach this server; default http://BIND:PORT (https with --tls-cert), for a wildcard the address "
-       "toward the coordinator"},
+       "this server's URL as others reach it; default http://BIND:PORT (https with --tls-cert), and for a wildcard "
+       "BIND the address that faces the coordinator"},
       {"name", OPTION_STRING, &s.name, "", 0, 0,
-       "this worker's name (default trainer, of a preprocessor preprocess-HOST-PORT)"},
+       "this worker's name (default trainer; for a preprocessor preprocess-HOST-PORT)"},
       {"fabric", OPTION_STRING, &s.fabric, "", 0, 0,
        "name of a fast network that this process shares with generation-servers: weights then go by broadcast"},
       {"model", OPTION_STRING, &s.trainer.model_dir, "", 0, 0,
@@ -259,10 +259,10 @@ int main(int argc, char **argv) {
       {"state-dir", OPTION_STRING, &s.trainer.state_dir, "trainer-state", 0, 0,
        "folder for checkpoints, which no other trainer may use"},
       {"go-back", OPTION_STRING, &s.go_back, "", 0, 0,
-       "have the next start begin from this kept checkpoint, as r1/v20, and end: for a coordinator that was restored "
-       "from a backup"},
+       "make the next start begin from this kept checkpoint, such as r1/v20, and exit: for use after the coordinator "
+       "was restored from a backup"},
       {"random-init", OPTION_INT, &s.trainer.random_init_seed, "-1", -1, 9e15,
-       "seed of random weights when the folder holds none; -1 refuses"},
+       "seed of random weights when the folder holds none; -1: refuse such a folder"},
       {"threads", OPTION_INT, &s.trainer.threads, "0", 0, LIMIT_THREADS,
        "computing threads; 0: one for every core that affinity and control groups grant"},
       {"chunk-tokens", OPTION_INT, &s.trainer.chunk_tokens, "4096", 16, LIMIT_SEQUENCE_TOKENS,
@@ -270,30 +270,33 @@ int main(int argc, char **argv) {
       {"recompute-activations", OPTION_BOOL, &s.trainer.recompute_activations, "false", 0, 0,
        "keep only each layer's input and compute the rest again in the backward pass: less memory, the same weights"},
       {"push-changes", OPTION_BOOL, &s.trainer.push_changes, "true", 0, 0,
-       "send servers what differs between versions where that is less: it costs memory and some time of each step"},
+       "send servers only what differs between versions where that is smaller: it costs memory and some time in each "
+       "step"},
       {"lean", OPTION_BOOL, &s.trainer.lean, "false", 0, 0,
-       "keep nothing twice: 10 bytes a parameter less in memory, some more computing, versions on disk, the same "
+       "keep nothing twice: 10 bytes less memory per parameter, some more computing, versions on disk, the same "
        "weights"},
       {"optimizer-state", OPTION_STRING, &s.optimizer_state, "resident", 0, 0,
-       "resident, or mapped: masters and moments lie in a file, 12 bytes a parameter less in memory, the same weights"},
+       "resident, or mapped: masters and moments are in a file, 12 bytes less memory per parameter, the same "
+       "weights"},
       {"optimizer-moments", OPTION_STRING, &s.optimizer_moments, "32bit", 0, 0,
-       "32bit, or 8bit for runs with training.optimizer_moments 8bit: 6 bytes a parameter less in memory, other "
+       "32bit, or 8bit for runs with training.optimizer_moments 8bit: 6 bytes less memory per parameter, different "
        "weights"},
       {"scratch-dir", OPTION_STRING, &s.trainer.scratch_dir, "", 0, 0,
-       "folder on a fast disk for such files, which have no name and go with the process; default --state-dir"},
+       "folder on a fast disk for the files of --lean and --optimizer-state mapped, which have no name and vanish "
+       "with the process; default --state-dir"},
       {"context-max", OPTION_INT, &s.trainer.context_max, "0", 0, LIMIT_SEQUENCE_TOKENS,
        "longest sample in tokens; 0: the model's"},
       {"memory-max", OPTION_INT, &s.trainer.memory_max, "0", 0, 9e15,
-       "bytes this process may plan for; 0: what the machine and the control group have left"},
+       "bytes of memory that this process may plan for; 0: what the machine and the control group leave free"},
       {"fit", OPTION_BOOL, &s.trainer.fit, "false", 0, 0,
-       "give up what the memory leaves no room for, the cheapest first: --push-changes, --lean, kept activations, "
-       "--optimizer-state, --chunk-tokens; a later run that keeps more frozen "
-       "weights than the one it goes on with may find no room, and is refused when it is posted"},
+       "change these, the cheapest first, until the process fits into memory: --push-changes, --lean, kept "
+       "activations, --optimizer-state, --chunk-tokens; a later run that keeps more frozen weights than the current "
+       "one may not fit, and is then refused when it is posted"},
       {"keep-checkpoints", OPTION_INT, &s.trainer.keep_checkpoints, "2", 1, 1000,
-       "checkpoints kept of a run, besides version 0"},
-      {"device", OPTION_STRING, &s.device, "cpu", 0, 0, "what computes: cpu, cuda or cuda:N"},
+       "checkpoints kept per run, besides version 0"},
+      {"device", OPTION_STRING, &s.device, "cpu", 0, 0, "the device that computes: cpu, cuda or cuda:N"},
       {"exactness", OPTION_STRING, &s.exactness, "invariant", 0, 0,
-       "of a device: invariant (a row's bits depend on no other row) or fastest (the vendor's kernels)"},
+       "a CUDA device's kernels: invariant (a row's bits depend on no other row) or fastest (the vendor's)"},
       {"isa", OPTION_STRING, &s.isa, "", 0, 0,
        "force the kernels of v2, v3, v4, v4-bf16 or amx; default: the best this CPU has"},
 #ifdef LEASEHOLD_MPI

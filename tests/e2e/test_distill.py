@@ -34,7 +34,7 @@ def teacher_model(tmp_path_factory):
 def taught(cluster, teacher_model):
     """The teacher's process, and the digest by which runs name it."""
     service = cluster.start("teacher", "trainer-server", ["--role", "teach", "--model", teacher_model, "--coordinator", cluster.coordinator.url, "--name", "teacher", "--threads", 1])
-    return service, service.wait_log(r'runs name it by training.teacher "(\w+)"')[1]
+    return service, service.wait_log(r'runs name it in training.teacher "(\w+)"')[1]
 
 
 def distill(teacher, rounds=ROUNDS, **more):

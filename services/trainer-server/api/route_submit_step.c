@@ -11,8 +11,8 @@
 
 static void fill(struct job *job, const void *request) { job->in.step = *(const struct submit_step *)request; }
 
-/* The list of servers to push to is not content: another pool may be ready when the step is sent again.  Nor is what is
- * to be kept: more evaluations may be in. */
+/* The list of servers to push to is not content: another pool may be ready when the step is sent again.  Nor are the
+ * checkpoints to be kept: more evaluations may be in. */
 static enum rc content_digest(struct digest *out, const struct submit_step *m, struct err *err) {
   struct submit_step content = *m;
   struct buf canonical = BUF_INIT;

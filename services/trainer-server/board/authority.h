@@ -1,4 +1,4 @@
-/* Whose messages the trainer takes: those of the coordinator that it is registered with.
+/* Decides whose messages the trainer takes: only those of the coordinator with which it is registered.
  *
  *   registration, heartbeat --authority_learn--> epoch, fence, role: the truth
  *   a message --authority_check--> exactly these, or 409;  newer ones are not believed on the message's own word:

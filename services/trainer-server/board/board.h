@@ -87,8 +87,8 @@ void board_detach(struct board *b);
 /* Before another version is serialized: ends the answers that still read a superseded one.  RC_UNAVAILABLE while one is
  * still being pushed; a coordinator takes no step before it has heard of the last one's pushes, so this passes. */
 enum rc board_make_room(struct board *b, struct err *err);
-/* While changes are made: so many bytes there are of them so far, and at most `most` may there be together with the
- * older ones, of which the oldest go.  Any thread. */
+/* Called while changes are made: there are `made` bytes of them so far, and at most `most` may there be together with
+ * the older ones, of which the oldest are dropped.  Any thread. */
 void board_make_room_for_changes(struct board *b, size_t made, size_t most);
 /* Makes it the version that everybody sees, and takes over the caller's hold.  Room has been made for it. */
 void board_publish(struct board *b, struct weights_blob *blob);

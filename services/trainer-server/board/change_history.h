@@ -1,5 +1,5 @@
-/* What the last versions changed, each against the one before: a server that holds one of those is sent these links
- * in the place of the whole newest version (common/model/network/weights_changes.h says what is in them).
+/* Keeps what the last versions changed, each against the one before: a server that holds one of them is sent these
+ * links instead of the whole newest version (common/model/network/weights_changes.h says what is in them).
  *
  *   version 4 --link--> version 5 --link--> version 6 --link--> version 7, the newest
  *                       `------ a server that holds 5 is sent these two ------'
@@ -35,7 +35,7 @@ void change_history_free(struct change_history *h);
 /* Takes the bytes over.  bytes_max: of all links together.  Where memory is refused there is no such link. */
 void change_history_add(struct change_history *h, struct buf *bytes, const struct digest *base,
                         const struct digest *made, size_t bytes_max);
-/* Drops the oldest until the links have at most so many bytes together. */
+/* Drops the oldest links until all have at most bytes_max bytes together. */
 void change_history_trim(struct change_history *h, size_t bytes_max);
 /* The links that lead from base to made, in this order, into out[CHANGES_LINKS_MAX]: how many, 0 when there is no way.
  * The caller holds them until change_links_release. */

@@ -60,7 +60,7 @@ static enum rc batch_check(struct engine *e, const struct submit_batch *in, stru
                    "run %s takes chunks of %d tokens: start the trainer with --chunk-tokens %d", in->run,
                    e->run.training.chunk_tokens, e->run.training.chunk_tokens);
   if (e->next_step.pending)
-    return err_set(err, RC_CONFLICT, "version", "step %s was taken and is not durable yet; submit it again first",
+    return err_set(err, RC_CONFLICT, "version", "step %s was taken but is not durable yet; submit it again first",
                    e->next_step.pending_id);
   if (in->check.wanted) return RC_OK;
   if ((rc = step_check_order(e, in->after_steps, err)) != RC_OK) return rc;

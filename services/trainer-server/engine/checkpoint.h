@@ -13,9 +13,9 @@
  * When the newest checkpoint is damaged the newest whole older one of its run is loaded: the coordinator has the rounds
  * since replayed.  So the folder of the run that `latest` names must hold no version of another run of that name, and
  * none newer than `latest` that could become an older one: pruning removes what is newer than the version at hand,
- * when a run is opened and when it is restored.  Called by the engine's thread, before it runs by trainer_create; one
- * is written and the others pruned by a thread that it waits for, too (version.h).  Previous hop of a version:
- * version.c.  Next: publish/publisher.c. */
+ * when a run is opened and when it is restored.  Called by the engine's thread, and by trainer_create before that
+ * thread runs; checkpoints are also written and pruned by a thread that the engine waits for (version.h).  Previous hop
+ * of a version: version.c.  Next: publish/publisher.c. */
 #ifndef LEASEHOLD_TRAINER_SERVER_ENGINE_CHECKPOINT_H
 #define LEASEHOLD_TRAINER_SERVER_ENGINE_CHECKPOINT_H
 
@@ -34,14 +34,14 @@ struct round_record {
   bool skipped;
 };
 
-/* What became of a run's newest rounds, for people who read a checkpoint; a trainer goes on from the last of them
- * alone.  Every checkpoint holds it, so it is bounded: the coordinator keeps the figures of all. */
+/* The outcome of a run's newest rounds, for people who read a checkpoint; a trainer goes on from the last of them only.
+ * Every checkpoint holds it, so it is bounded: the coordinator keeps the figures of all rounds. */
 struct round_history {
   struct round_record items[ROUNDS_RECORDED]; /* the oldest first */
   size_t count;
 };
 
-/* records: the oldest first, of any number; the oldest of all that there are go. */
+/* records: any number, the oldest first.  Where there is no room, the oldest of all are dropped. */
 void round_history_add(struct round_history *h, const struct round_record *records, size_t count);
 
 struct checkpoint_meta {
@@ -61,8 +61,8 @@ struct checkpoint_meta {
 
 /* The optimizer's arrays of all parameters, one at a time: where a checkpoint's come from and go to.  They have
  * [params.elements] floats each; with moments in 8 bits the moments have as many codes, and two arrays more the largest
- * magnitudes of their blocks.  One rank has them in its optimizer; of several each has a shard, and optimizer_arrays.c
- * puts them together.  The files are the same, byte for byte. */
+ * magnitudes of their blocks.  A single rank has them in its optimizer; of several ranks each has a shard, and
+ * optimizer_arrays.c puts these together.  The files are the same, byte for byte. */
 enum {
   CHECKPOINT_MASTERS,
   CHECKPOINT_MOMENT1,
@@ -111,15 +111,16 @@ struct checkpoint {
  * count from meta. */
 enum rc checkpoint_load(struct checkpoint *out, const char *state_dir, const struct model *m, struct weights *w,
                         const struct checkpoint_arrays *arrays, struct err *err);
-/* What that checkpoint says of itself, without its weights and arrays.  RC_NOT_FOUND and RC_CORRUPT as above, for the
- * newest alone. */
+/* Reads only that checkpoint's meta, without its weights and arrays. RC_NOT_FOUND and RC_CORRUPT as above, but only for
+ * the newest. */
 enum rc checkpoint_read_meta(struct checkpoint *out, const char *state_dir, struct err *err);
 void checkpoint_free(struct checkpoint *c);
-/* Makes the loaded one the newest: `latest` names it, and what is newer, damaged or never named, is removed. */
+/* Makes the loaded one the newest: `latest` names it, and newer ones, which are damaged or were never named, are
+ * removed. */
 enum rc checkpoint_settle(const struct checkpoint *c, const char *state_dir, int64_t keep, struct err *err);
-/* Has the next start begin from "<run>/v<version>" instead of the newest: `latest` names it, and that start removes
- * what is newer.  For a coordinator that goes on from an older copy of its database; nothing else may use STATE
- * meanwhile.  RC_INVALID for another form, RC_NOT_FOUND when it is not there. */
+/* Makes the next start begin from "<run>/v<version>" instead of the newest: `latest` names it, and that start removes
+ * newer ones.  For a coordinator that goes on from an older copy of its database; nothing else may use STATE meanwhile.
+ *  RC_INVALID for another form, RC_NOT_FOUND when it is not there. */
 enum rc checkpoint_go_back(const char *state_dir, const char *name, struct err *err);
 /* Is there a checkpoint of that version?  Any thread. */
 bool checkpoint_exists(const char *state_dir, const char *run, int64_t version);
@@ -129,7 +130,7 @@ enum rc checkpoint_load_weights(const char *state_dir, const char *run, int64_t 
 /* Which checkpoints of a run stay.  Written to STATE/<run>/kept.json, so that a restart knows before the coordinator
  * has said anything; {0} where there is none. */
 struct kept_checkpoints {
-  int64_t last;              /* the newest so many; 0: as many as the caller says */
+  int64_t last;              /* this many of the newest; 0: as many as the caller says */
   struct json_i32s versions; /* and these, sorted or not */
   int64_t asked_since_ms;    /* and those asked for since then; by the wall clock */
 };
@@ -143,13 +144,13 @@ struct json_i32s checkpoint_versions(const char *state_dir, const char *run, str
 /* The oldest of them above 0 that is among the newest `keep`; 0: there is none.  A restart may begin with it, when the
  * newer ones are damaged. */
 int64_t checkpoint_oldest(const char *state_dir, const char *run, int64_t keep);
-/* The version whose weights are the reference at `version`, where they are taken anew every so many rounds; 0:
+/* The version whose weights are the reference at `version`; they are taken anew every reference_every rounds, 0:
  * never. */
 static inline int64_t checkpoint_reference(int64_t version, int32_t reference_every) {
   return reference_every > 0 ? version / reference_every * reference_every : 0;
 }
 /* Keeps v0, the newest `keep` of the run up to version `newest`, what checkpoint_keep named, what was asked for, and
- * the references of these; removes the rest, newer ones too, and what half-written ones left. */
+ * the references of these; removes the rest, newer ones too, and the remains of half-written ones. */
 enum rc checkpoint_prune(const char *state_dir, const char *run, int64_t newest, int64_t keep, int32_t reference_every,
                          struct err *err);
 

@@ -1,4 +1,4 @@
-/* Which options make a trainer fit into the memory that there is: a pure decision, from the cheapest to the dearest.
+/* Decides which options make a trainer fit into the available memory, from the cheapest to the dearest.  Pure.
  *
  *   --push-changes false           servers are sent whole versions
  *   --lean true                    transposes are made again for every backward pass, versions lie on disk

@@ -1,7 +1,7 @@
 /* One gradient unit: a group of the batch as training samples, and its loss.  Previous hop of a rollout: batch.c.
  * Next: common/model/learning/backward.c.  Pure but for the learner's memory, so that units can be computed side by
- * side, each with a learner of its own.  Own log-probabilities first: they come out of the same forward pass whose
- * gradient follows, and are what the coordinator compares with the sampler's.
+ * side, each with a learner of its own.  The unit's own log-probabilities come first: they come out of the same forward
+ * pass whose gradient follows, and the coordinator compares them with the sampler's.
  *
  * Until the round's first step the current weights are those of the behaviour policy, and every importance ratio is
  * exactly 1.  After an inner step the behaviour policy's weights are a frozen copy: a forward pass under them gives the
@@ -48,11 +48,11 @@ enum rc unit_check(const struct model *m, int chunk_tokens, const struct batch_g
  * any.  Pure. */
 enum rc unit_check_behaviour(const struct batch_group *group, bool wanted, struct err *err);
 
-/* RC_INVALID when it brings the reference's log-probabilities and the run has no reference, or not one for each trained
- * token.  Pure. */
+/* RC_INVALID when the group brings the reference's log-probabilities although the run has no reference, or does not
+ * bring one for each trained token.  Pure. */
 enum rc unit_check_reference(const struct batch_group *group, bool has_reference, struct err *err);
 
-/* Of a sample, among the unit's scored tokens. */
+/* A sample's place among the unit's scored tokens. */
 struct scored_sample {
   int first, count;
 };
@@ -66,7 +66,7 @@ struct unit {
   float *advantages; /* the same; less the KL term where that is in the reward, once it is computed */
   double *kl;        /* of the samples, then */
   float *logprob;   /* of the scored tokens: under the weights of the batch's version */
-  float *entropy;   /* behind them: of the policy whose gradient it is */
+  float *entropy;   /* of the scored tokens' distributions: of the policy whose gradient it is */
   float *recorded;  /* by the samplers, or NULL */
   float *reference; /* the reference's, or NULL */
   struct gradient_parts *parts; /* begun: its gradient goes there and not to grads; or NULL */
@@ -75,7 +75,7 @@ struct unit {
   struct sample_logprobs *results;
 };
 
-/* Everything that unit_compute needs memory for.  Errors of unit_check, and RC_NO_MEMORY. */
+/* Takes all the memory that unit_compute needs.  Errors of unit_check, and RC_NO_MEMORY. */
 enum rc unit_prepare(struct unit *out, const struct model *m, const struct unit_policies *policies,
                      const struct batch_group *group, struct arena *arena, struct err *err);
 /* What the sampler would have drawn in a unit's places. */
@@ -89,20 +89,20 @@ struct unit_key {
   uint64_t seed;
   int64_t round, ordinal;
 };
-/* Memory, and the uniforms: those of sample i of the group's are the unit's i-th sample's. */
+/* Takes memory, and computes the uniforms: those of the group's sample i are the unit's i-th sample's. */
 enum rc unit_draws_prepare(struct unit_draws *out, const struct unit *unit, const struct unit_key *key,
                            struct arena *arena, struct err *err);
-/* Prepared, they are those that a batch is verified by: of exact tokens their own, of older ones near ones, of samples
- * that promise nothing none. */
+/* Turns prepared draws into those by which a batch is verified: exact tokens are drawn by their own uniform, older
+ * tokens by near ones, and samples that promise nothing are not drawn. */
 enum rc unit_draws_verify(struct unit_draws *out, const struct unit *unit, const struct batch_group *group, double near,
                           struct arena *arena, struct err *err);
 /* A forward pass under w instead of unit_compute: log-probabilities and draws. */
 enum rc unit_draw(struct learner *l, const struct weights *w, const struct unit_config *config, const struct unit *unit,
                   struct unit_draws *draws, struct unit_result *out, struct timeline *timeline, struct err *err);
-/* After that, or after a unit_compute of a unit with draws: the first difference of each sample. */
+/* After unit_draw, or after a unit_compute of a unit with draws: finds the first difference of each sample. */
 void unit_draws_compare(struct unit_draws *d, const struct unit *unit, const struct batch_group *group);
-/* After a unit_compute of a unit with draws, or a unit_draw: the samples that a batch is verified by and that are
- * refused (checks/judgement.h), in order.  out [count of samples]; returns how many, or -1 when memory was refused. */
+/* After a unit_compute of a unit with draws, or a unit_draw: the verified samples that are refused
+ * (checks/judgement.h), in order. out [count of samples]; returns how many, or -1 when memory was refused. */
 int unit_judge(struct sample_refusal *out, const struct unit_draws *d, const struct batch_verify *verify,
                const struct unit *unit, const struct batch_group *group);
 

@@ -35,8 +35,8 @@ void memory_room_now(struct memory_room *out, const struct model *m, size_t boun
 /* The same for frozen weights; RC_OK for none.  shown: the plan of those before, which are gone; then of these. */
 enum rc memory_check_frozen(const struct model *m, const struct trainer_options *options,
                             const struct frozen_weights *needed, struct memory_plan *shown, struct err *err);
-/* As far as it can be told beforehand, from any thread: only the engine's thread asks a device what it has left.  held:
- * so many are there now, and will have made room. */
+/* As far as it is known beforehand, from any thread: only the engine's thread asks a device what it has left. held: how
+ * many there are now, which will have made room. */
 enum rc memory_foresee_frozen(const struct model *m, const struct trainer_options *options,
                               const struct frozen_weights *needed, int held, struct err *err);
 

@@ -26,7 +26,7 @@ bool model_file_carried(const char *name);
 /* Where a file of that name lies into path[LIMIT_PATH_MAX], a template's folder included; RC_NOT_FOUND for a name that
  * does not go with the weights. */
 enum rc model_file_path(char *path, const char *dir, const char *name, struct err *err);
-/* Those that the folder holds. */
+/* Lists the model files that the folder holds. */
 enum rc model_files_list(struct model_file_names *out, const char *dir, struct err *err);
 /* Copies them from the model's folder into a checkpoint's, as they are; but config.json says of which dtype its weights
  * are, which are bf16 here whatever they were before. */

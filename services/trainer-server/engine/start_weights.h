@@ -11,7 +11,7 @@ enum rc start_weights_ask(const struct trainer_options *options, const struct ru
 enum rc start_weights_initial(struct engine *e, struct err *err);
 /* The weights that a run starts from.  If this or what follows fails, start_weights_back is due. */
 enum rc start_weights_load(struct engine *e, const struct run_start *start, struct err *err);
-/* Those of the version that the board shows. */
+/* Takes back the weights of the version that the board shows. */
 void start_weights_back(struct engine *e);
 
 #endif

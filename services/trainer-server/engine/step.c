@@ -70,7 +70,7 @@ static enum rc step_check(struct engine *e, const struct submit_step *in, struct
   if ((rc = step_check_order(e, in->after_steps, err)) != RC_OK) return rc;
   if (e->next_step.pending) {
     if (in->inner == e->next_step.pending_inner && strcmp(e->next_step.pending_id, in->step_id) == 0) return RC_OK;
-    return err_set(err, RC_CONFLICT, "step_id", "step %s was taken and is not durable yet; expected it again, got %s",
+    return err_set(err, RC_CONFLICT, "step_id", "step %s was taken but is not durable yet; expected it again, got %s",
                    e->next_step.pending_id, in->step_id);
   }
   if (in->group_count != e->next_step.accumulated->count) {

@@ -1,4 +1,4 @@
-/* What the engine's thread did from when to when, by cause: a record without gaps, handed out piece by piece with the
+/* Records what the engine's thread did from when to when, by cause: without gaps, handed out piece by piece with the
  * answers of batches and steps (see common/wire/interval.h), and summed up for /metrics.
  *
  *   at_us --timeline_mark(cause, until)--> the stretch [at_us, until) had this cause; at_us = until

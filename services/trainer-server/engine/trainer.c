@@ -86,8 +86,8 @@ enum rc trainer_check_batch(struct trainer *t, const struct submit_batch *m, str
   if (m->verify.wanted && !v.takes_behaviour)
     return err_set(
         err, RC_INVALID, "verify",
-        "expected a batch of a run with update 'inflight', whose samples bring what they are judged by; the samples of "
-        "others are judged by a check");
+        "expected a batch of a run with update 'inflight', whose samples bring the data to judge them by; samples of "
+        "other runs are judged by a check");
   for (size_t g = 0; g < m->group_count; g++) {
     char path[ERR_FIELD_MAX];
     enum rc rc = unit_check(t->engine.model, v.chunk_tokens, &m->groups[g], err);

@@ -115,7 +115,7 @@ static enum rc groups_compute(struct engine *e, const struct shape *s, int group
 
 /* ---- sizes ---- */
 
-/* So many times the rows, towards the run's shape: longer samples first, then more of them. */
+/* Several times the rows, towards the run's shape: longer samples first, then more of them. */
 static struct shape grown(const struct shape *s, const struct shape *whole) {
   struct shape next = *s;
   next.prompt = least(s->prompt * GROWTH, whole->prompt);

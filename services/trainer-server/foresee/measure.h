@@ -1,4 +1,4 @@
-/* How fast a trainer learns from groups of a run's shape: measured, for a few seconds. */
+/* Measures, for a few seconds, how fast a trainer learns from groups of a run's shape. */
 #ifndef LEASEHOLD_TRAINER_SERVER_FORESEE_MEASURE_H
 #define LEASEHOLD_TRAINER_SERVER_FORESEE_MEASURE_H
 
@@ -7,8 +7,8 @@
 
 struct learning_pace {
   int groups; /* computed; 0: nothing was measured */
-  /* Of prompts and completions: in each of these groups, and in one of the run's.  Where they differ a whole group
-   * would have taken too long, and group_us is reckoned from two smaller sizes. */
+  /* Tokens of prompts and completions: in each measured group, and in one of the run's.  Where they differ a whole
+   * group would have taken too long, and group_us is reckoned from two smaller sizes. */
   int rows, rows_of_a_group;
   double group_us; /* of one of the run's, with as many side by side as the trainer computes */
   double step_us;  /* an optimizer step, and the digest of what it made */

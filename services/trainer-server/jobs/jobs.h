@@ -2,14 +2,14 @@
  *
  *   (unknown) --jobs_begin--> QUEUED --engine--> RUNNING --> DONE | FAILED
  *
- * A repeated id returns the job that exists when its request digest is the same, RC_CONFLICT when not; a failed job
- * may be submitted anew.  Ended jobs are kept until jobs_forget_before drops those of versions long gone; a job that
- * has not ended belongs to the thread that works on it (submitter, engine, publisher in turn) and is never dropped.
- * Waiting requests are suspended connections, answered when the job ends or their wait is over. `lock` guards the
- * table, every job's state, and the waiters; a job's request and result memory (its arena) is written by its owner only
- * before the state becomes DONE or FAILED, and only read after.  Answers may be megabytes of log-probabilities, so they
- * are encoded without the lock: `readers` counts the threads that do, and the last of them frees a job that was dropped
- * meanwhile.  Order of locks: jobs before the http server's, which never calls back with its own held.
+ * A repeated id returns the job that exists when its request digest is the same, RC_CONFLICT when not; a failed job may
+ * be submitted anew. Ended jobs are kept until jobs_forget_before drops those of old versions; a job that has not ended
+ * belongs to the thread that works on it (submitter, engine, publisher in turn) and is never dropped.  Waiting requests
+ * are suspended connections, answered when the job ends or their wait is over.  `lock` guards the table, every job's
+ * state, and the waiters; a job's request and result memory (its arena) is written by its owner only before the state
+ * becomes DONE or FAILED, and only read after.  Answers may be megabytes of log-probabilities, so they are encoded
+ * without the lock: `readers` counts the threads that do, and the last of them frees a job that was dropped meanwhile.
+ * Order of locks: jobs before the http server's, which never calls back with its own held.
  *
  * Previous hop of a rollout: api/route_submit_batch.c.  Next: engine/batch.c. */
 #ifndef LEASEHOLD_TRAINER_SERVER_JOBS_JOBS_H
@@ -31,7 +31,7 @@ struct job {
   enum job_state state;
   struct digest request; /* of its content: tells a repeat from a conflict */
   int64_t version;       /* the version that the job was submitted under */
-  int64_t begun_ms;      /* when it was, by the wall clock */
+  int64_t begun_ms;      /* when it was submitted, by the wall clock */
   struct arena arena;    /* request and result */
   struct log_context log; /* of the request that brought it */
   union {
@@ -54,8 +54,8 @@ struct jobs;
 enum rc jobs_create(struct jobs **out, struct err *err);
 void jobs_destroy(struct jobs *j);
 
-/* Looks up or registers.  *fresh tells which; a fresh job has only what is above `arena` set, and is not
- * queued yet. */
+/* Looks up or registers a job; *fresh tells which. A fresh job has only the fields above `arena` set, and is not queued
+ * yet. */
 enum rc jobs_begin(struct jobs *j, const char *id, enum job_kind kind, const struct digest *request, int64_t version,
                    struct job **out, bool *fresh, struct err *err);
 bool jobs_known(struct jobs *j, const char *id, enum job_kind kind);
@@ -69,8 +69,8 @@ void jobs_running(struct jobs *j, struct job *job);
 /* error NULL: done. Answers the waiters.  The job is the table's again: it may be dropped before this returns to the
  * caller. */
 void jobs_finish(struct jobs *j, struct job *job, const struct err *error);
-/* Replies with the job's status now, or within wait_ms when it ends; replies 404 when there is none of this kind.
- * Consumes the request. */
+/* Replies with the job's status now or, if it has not ended, when it ends or wait_ms are over; replies 404 when there
+ * is none of this kind.  Consumes the request. */
 void jobs_answer(struct jobs *j, const char *id, enum job_kind kind, struct http_request *r, int64_t wait_ms);
 /* Drops finished jobs of versions before `version` (all of them when another run begins: version INT64_MAX). */
 void jobs_forget_before(struct jobs *j, int64_t version);

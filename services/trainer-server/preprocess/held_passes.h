@@ -25,7 +25,7 @@ void held_passes_init(struct held_passes *h);
 void held_passes_hold(struct held_passes *h, const struct pass *passes, size_t count);
 void held_passes_drop(struct held_passes *h, const char *id);
 bool held_passes_lost(struct held_passes *h, const char *id);
-/* Those that are not lost, in arena memory. */
+/* Lists the passes that are not lost, in arena memory. */
 enum rc held_passes_list(struct held_passes *h, struct lease_ref **out, size_t *count, struct arena *arena,
                          struct err *err);
 /* The answer to a heartbeat that named `sent`: one that was granted since, under another fence, is not meant. */

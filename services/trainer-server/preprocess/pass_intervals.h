@@ -1,5 +1,5 @@
-/* What the preprocessor's thread did from when to when, as its heartbeats tell it: logprob while passes are computed,
- * load while weights are pulled, starved while a run is active and nothing is to be done, else idle.
+/* Records what the preprocessor's thread did from when to when, for its heartbeats: logprob while passes are computed,
+ * load while weights are pulled, starved while a run is active and there is nothing to do, else idle.
  *
  *   work thread --turn(cause)--> timeline --tell--> heartbeat --told--> forgotten; without an answer told again, with later ones
  *

@@ -33,7 +33,7 @@ enum rc pass_weights_load(struct pass_weights *w, const char *dir, struct err *e
   if (rc != RC_OK) return rc;
   w->held = true;
   digest_hex(digest, &w->digest);
-  log_info("a teacher: runs name it by training.teacher \"%s\"", digest);
+  log_info("a teacher: runs name it in training.teacher \"%s\"", digest);
   return RC_OK;
 }
 

@@ -1,4 +1,4 @@
-/* Which servers of the pool get a version by broadcast: pure decisions of the publisher's thread.
+/* Decides which servers of the pool get a version by broadcast.  Pure; called by the publisher's thread.
  *
  * The coordinator names the servers that share the trainer's fabric (struct submit_step).  A server that failed by a
  * fault of its own is left out for as long as it is named under that id; when it starts again it has another.  Where a

@@ -1,5 +1,5 @@
-/* Which weights each server said that it holds, in its answer to the last push: what the next one may be sent as
- * changes of.
+/* Remembers which weights each server said that it holds in its answer to the last push: the next push may send only
+ * the changes since those.
  *
  * A server that was started again has another worker id, so nothing is known of it.  What is known may be out of date,
  * since servers also pull versions; they refuse changes of a base that they do not hold.  Any thread. */

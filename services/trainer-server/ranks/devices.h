@@ -17,8 +17,8 @@
 size_t devices_bounce_bytes(const struct comm *comm, const struct ops *ops);
 /* Chooses what carries the table's arrays, the same on all ranks: once every rank has its table. */
 enum rc devices_join(struct ranks *r, const struct device *device, struct err *err);
-/* Of room->device, which this rank has found: the least that any rank on the same device found, and what the others
- * there plan to take. */
+/* Replaces room->device, which this rank has found, by the least that any rank on the same device found, and adds what
+ * the others there plan to take. */
 enum rc devices_share_room(struct ranks *r, size_t planned, struct memory_room *room, struct err *err);
 /* Gives back what carried the arrays, while the ranks' own comm is there still. */
 void devices_part(struct ranks *r);

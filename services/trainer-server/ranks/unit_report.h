@@ -22,7 +22,8 @@ struct unit_report {
   struct draw_difference *differences; /* of a check: at most one a sample, in order */
   size_t difference_count;
   bool unlike; /* a group that was to go ahead has others, or other log-probabilities were recorded; not in the sums */
-  /* Of a batch that is verified, in order; then the gradient is not in the sums, and stats has times alone. */
+  /* In a batch that is verified, in order; where there are any the gradient is not in the sums, and stats has only
+   * times. */
   struct sample_refusal *refusals;
   size_t refusal_count;
   struct err error; /* when failed */
