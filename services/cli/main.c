@@ -69,7 +69,7 @@ static const struct command commands[] = {
      0,
      {"json", "watch", "timeout-s"},
      "workers [--watch [--timeout-s N]]",
-     "List the live workers; with --watch again and again, on a terminal as one live table.",
+     "List the live workers; with --watch every second, on a terminal as one table that is redrawn.",
      workers_show},
     {{"doctor"},
      0,
@@ -197,23 +197,23 @@ int main(int argc, char **argv) {
       {"set", OPTION_STRING, &s.set, "", 0, 0, "run compare: the evaluation set; A's first where it is left out"},
       {"b-set", OPTION_STRING, &s.b_set, "", 0, 0, "run compare: B's, where it has another name"},
       {"timeout-s", OPTION_INT, &s.timeout_s, "0", 0, 1e9,
-       "with --watch, and run watch: give up after so long; 0: never"},
+       "with --watch, and run watch: give up after this long; 0: never"},
       {"model", OPTION_STRING, &s.model, "", 0, 0,
-       "doctor: the model's folder, to check this machine before any service runs, by what their programs foresee; by "
-       "this flag alone, as LEASEHOLD_MODEL is the services'"},
+       "doctor: the model's folder, to check this machine before any service runs: the services' programs foresee "
+       "what they would need; only by this flag, because LEASEHOLD_MODEL is the services' own"},
       {"data-dir", OPTION_STRING, &s.data_dir, ".", 0, 0, "doctor --model: the coordinator's folder of datasets"},
       {"coordinator-flags", OPTION_STRING, &s.coordinator_flags, "", 0, 0,
-       "doctor --model: its other flags, as \"--db /srv/runs.db\""},
+       "doctor --model: the coordinator's other flags, such as \"--db /srv/runs.db\""},
       {"trainer-flags", OPTION_STRING, &s.trainer_flags, "", 0, 0,
-       "doctor --model: the trainer-server's, as \"--threads 4 --lean\""},
+       "doctor --model: the trainer-server's flags, such as \"--threads 4 --lean\""},
       {"server-flags", OPTION_STRING, &s.server_flags, "", 0, 0,
-       "doctor --model: the generation-servers', as \"--slots 64\""},
+       "doctor --model: the generation-servers' flags, such as \"--slots 64\""},
       {"servers", OPTION_INT, &s.servers, "1", 1, LIMIT_WORKERS,
        "doctor --model: how many generation-servers there will be"},
       {"new-tokens", OPTION_INT, &s.new_tokens, "0", 0, LIMIT_NEW_TOKENS,
-       "doctor --model: how long samples are in the mean; 0: as long as the run lets them be"},
+       "doctor --model: the mean length of samples in tokens; 0: the longest that the run allows"},
       {"measure-s", OPTION_INT, &s.measure_s, "3", 0, 600,
-       "doctor --model: trainer and server compute for so long each; 0: not"},
+       "doctor --model: how long trainer and server compute, each, to be measured; 0: not at all"},
   };
   const size_t count = sizeof options / sizeof options[0];
   log_init("leasehold", LOG_WARN);
@@ -238,7 +238,8 @@ int main(int argc, char **argv) {
   if (rc == RC_OK) rc = command->run(&s, &status, &err);
   session_close(&s);
   if ((fflush(stdout) != 0 || ferror(stdout)) && rc == RC_OK)
-    rc = err_set(&err, RC_IO, NULL, "standard output did not take all of the answer, as when its disk is full");
+    rc = err_set(&err, RC_IO, NULL, "not all of the answer could be written to standard output; its disk may be "
+                                    "full");
   if (rc == RC_OK) return status;
   const bool named = !err.field[0] || strstr(err.message, err.field);
   fprintf(stderr, "leasehold: %s%s%s\n", named ? "" : err.field, named ? "" : ": ", err.message);

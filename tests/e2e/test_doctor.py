@@ -182,7 +182,7 @@ def test_a_tokenizer_that_gives_other_text_back_or_cannot_be_read(data, tmp_path
         run = config(tmp_path, "accents.jsonl")
         status, found = doctor(cluster, run)
         assert hows(found, "the tokenizer gives 10 of the first 10 prompts back otherwise than they were, line 1 first") == ["warn"]
-        assert status == 1 and hows(found, "no generation-server is registered") == ["fail"] and hows(found, "how long a round takes cannot be told") == ["warn"]
+        assert status == 1 and hows(found, "no generation-server is registered") == ["fail"] and hows(found, "how long a round takes is not known") == ["warn"]
         (model / "tokenizer.json").write_text("{}")
         assert hows(doctor(cluster, run)[1], "would be refused: .*tokenizer.json") == ["fail"]
 
@@ -229,7 +229,7 @@ def test_what_a_viewer_may_not_measure_is_not_called_bad(tmp_path):
 def test_another_service_is_no_coordinator(cluster):
     for service in cluster.services[1:]:
         status, found = doctor(service.url)
-        assert status == 1 and [how for how, _ in found] == ["fail"] and hows(found, f"{service.url} is no coordinator") == ["fail"]
+        assert status == 1 and [how for how, _ in found] == ["fail"] and hows(found, f"{service.url} is not a coordinator") == ["fail"]
 
 
 def test_figures_that_are_not_well(cluster):

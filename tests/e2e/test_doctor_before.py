@@ -74,7 +74,7 @@ def test_a_set_up_that_is_well(base_model, flags, tmp_path):
         r"expect a round of mode sync to take .*: [\d.]+ samples and \d+ tokens a second",
         r"expect a round of mode pipelined, which the run has, to take",
         r"expect a round of mode inflight",
-        r"this assumes 32 tokens of every sample \(the most they may have",
+        r"this assumes 32 tokens for every sample \(the most they may have",
     ):
         assert hows(found, good) == ["ok"], (good, found)
     assert hows(found, "this machine's clock is") in (["ok"], ["warn"])

@@ -315,9 +315,9 @@ static void say_assumptions(struct before *b) {
                cores = number(b->trainer, "cores");
   finding_say(
       b->f, FINDING_OK,
-      "this assumes %s tokens of every sample (%s) which differ from the first on (what samples of a group have in "
-      "common is "
-      "computed once), %s like this machine's, checkpoints as fast as the disk, pushes of 400 MB a second, and nothing "
+      "this assumes %s tokens for every sample (%s), which differ from the first on (what samples of a group have in "
+      "common is computed "
+      "once), %s like this machine's, checkpoints as fast as the disk, pushes of 400 MB a second, and nothing "
       "else that computes here",
       show_figure((double)shape_of(b).new_tokens, 0).text,
       b->s->new_tokens > 0 ? "--new-tokens" : "the most they may have; --new-tokens names the mean",
@@ -342,7 +342,7 @@ static void check_round(struct before *b) {
     const struct json *round = json_find(answer, "round");
     if (!round) {
       finding_say(b->f, FINDING_WARN,
-                  "how long a round takes cannot be told: too little was measured; --measure-s 10 takes longer");
+                  "how long a round takes is not known: too little was measured; --measure-s 10 measures longer");
     } else {
       finding_say(b->f, FINDING_OK, "of a round sampling alone takes %s, learning alone %s",
                   show_duration(number(round, "sampled_us") / 1000).text,

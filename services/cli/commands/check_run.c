@@ -79,7 +79,7 @@ static void check_verifier(struct findings *f, const struct json *report) {
   const double judged = json_find_number(v, "judged"), passed = json_find_number(v, "passed"),
                wrong_passed = json_find_number(v, "wrong_passed");
   if (!v) {
-    finding_say(f, FINDING_OK, "no verifier is tried: completions are not judged, or by a server of your own");
+    finding_say(f, FINDING_OK, "no verifier is tried: completions are not judged, or are judged by your own server");
   } else if (!(judged > 0)) {
     finding_say(
         f, FINDING_WARN,
@@ -110,7 +110,7 @@ static void check_pace(struct findings *f, const struct json *report, const stru
                sampling_ms = count * most / pace->sampled * 1000,
                learning_ms = count * (most + prompt) / pace->learned * 1000;
   if ((samples && isnan(sampling_ms)) || (trains && isnan(learning_ms))) {
-    finding_say(f, FINDING_WARN, "how long a round takes cannot be told: %s",
+    finding_say(f, FINDING_WARN, "how long a round takes is not known: %s",
                 samples && isnan(sampling_ms) ? "no server could be measured" : "the trainer has taken no step");
     return;
   }

@@ -5,7 +5,7 @@
 
 #include "services/cli/commands/check_services.h"
 
-/* file: "-" is standard input.  Fails only where nobody answers, or the file cannot be read. */
+/* file: "-" is standard input.  Fails only where no service answers, or the file cannot be read. */
 enum rc check_run(struct session *s, struct findings *f, const char *file, const struct pace_found *pace,
                   struct err *err);
 /* What a RunReport (openapi) tells of datasets, tokenizer and verifier. */

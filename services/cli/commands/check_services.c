@@ -114,8 +114,7 @@ static double check_learning(struct findings *f, const char *name, const char *p
   if (!(steps > 0 && tokens > 0 && seconds > 0)) {
     finding_say(
         f, FINDING_WARN,
-        "%s has taken no step since it was started, so how fast it learns is not known; after a run of one round "
-        "it is",
+        "%s has taken no step since it was started, so how fast it learns is not known until a run has done a round",
         name);
     return NAN;
   }
@@ -134,7 +133,7 @@ static double check_sampling(struct session *s, struct findings *f, const struct
   char body[256];
   if (!(json_find_number(w, "ready") > 0)) {
     finding_say(f, FINDING_WARN,
-                "%s has no weights %s, so how fast it samples is not known; it takes some when a run begins", name,
+                "%s has no weights %s, so how fast it samples is not known; it loads some when a run begins", name,
                 show_word(w, "loaded_digest", NULL) ? "of a run" : "yet");
     return NAN;
   }

@@ -68,7 +68,7 @@ static void say_foreign(struct findings *f, const struct look *first, const stru
     if (!digest || !before || !same(before, "loaded_digest", digest)) continue;
     finding_say(f, FINDING_WARN,
                 "%s has other weights than run %s needs (%.12s, not %.12s), and samples nothing for it: if its log "
-                "says that they do not fit, it was given another model than the trainer; leave its --model out",
+                "says that they do not fit, it has another --model than the trainer: leave its --model out",
                 show_word(w, "name", ""), run, digest, show_word(second->run, "weights_digest", "-"));
   }
 }
@@ -105,8 +105,8 @@ enum rc check_names(struct session *s, struct findings *f, const struct json *be
     if (worker_of(before, "id", show_word(w, "id", "")) || !was) continue;
     if (json_find_number(was, "name_shared_ms") > 0) continue; /* said: doctor.c */
     finding_say(f, FINDING_WARN,
-                "%s has registered again meanwhile: it was started again, or two processes have this name and end each "
-                "other's leases; give each a --name of its own",
+                "%s has registered again meanwhile: it was started again, or two processes have this name and end "
+                "each other's leases: give each its own --name",
                 name);
   }
   json_free(answer);

@@ -30,12 +30,14 @@ static enum rc check_ready(struct session *s, struct findings *f, bool *known, s
     *known = code == 503 || !isnan(json_find_number(answer, "epoch"));
     if (!*known)
       finding_say(f, FINDING_FAIL,
-                  "%s is no coordinator, another service answers there: --coordinator, or LEASEHOLD_COORDINATOR, is to "
+                  "%s is not a coordinator: another service answers "
+                  "there: --coordinator, or LEASEHOLD_COORDINATOR, must "
                   "be the coordinator's address",
                   s->coordinator);
     else if (code == 503)
       finding_say(f, FINDING_FAIL,
-                  "the coordinator %s answers, and is not ready: it opens its database, or stops; its log says which",
+                  "the coordinator %s answers but is not ready: it is opening its database, or stopping; its log "
+                  "says which",
                   s->coordinator);
     else
       finding_say(f, FINDING_OK, "the coordinator %s is ready", s->coordinator);
@@ -62,7 +64,7 @@ static enum rc check_room(struct session *s, struct findings *f, bool *let_in, s
   *let_in = code != 401 && code != 403;
   if (rc == RC_OK && !*let_in)
     finding_say(f, FINDING_FAIL,
-                "the coordinator %s (status %d): --auth-token, or LEASEHOLD_AUTH_TOKEN, is to be the admin's, or a "
+                "the coordinator %s (status %d): --auth-token, or LEASEHOLD_AUTH_TOKEN, must be the admin's, or a "
                 "viewer's, who may look",
                 s->token[0] ? "refuses this token" : "asks for a token", code);
   else if (rc == RC_OK)

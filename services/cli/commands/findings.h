@@ -1,4 +1,4 @@
-/* What doctor finds: one line a check.
+/* Doctor's findings, one line for each check.
  *
  *   ok     as it should be
  *   warn   works, and costs something: the line says what, and what would end it

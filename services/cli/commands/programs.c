@@ -101,7 +101,7 @@ static enum rc program_run(char *const *argv, const int files[3], const struct p
   if (ended == pid) return RC_OK;
   kill(pid, SIGKILL);
   waitpid(pid, status, 0);
-  return err_set(err, RC_TIMEOUT, NULL, "%s: an answer was expected within %lld s", call->name,
+  return err_set(err, RC_TIMEOUT, NULL, "%s: expected an answer within %lld s", call->name,
                  (long long)(call->deadline_ms / 1000));
 }
 

@@ -38,7 +38,7 @@ bool session_again(const struct session *s, enum rc rc);
 /* body NULL: none.  file: where it was read from, for -v. */
 enum rc session_post(struct session *s, const char *path, const char *segment, const char *tail, const struct buf *body,
                      const char *file, struct json **out, struct err *err);
-/* Of a run's configuration; "-" is standard input. */
+/* Reads a run's configuration; "-" is standard input. */
 enum rc session_file_read(const char *file, struct buf *out, struct err *err);
 /* The same of another service, at base ("http://host:port"); body is JSON text, NULL: none. */
 enum rc session_post_at(struct session *s, const char *base, const char *path, const char *body, struct json **out,

@@ -17,8 +17,8 @@ struct figure_text show_duration(double ms);                /* "350 ms", "12.3 s
 /* What a model has written, or a peer has called itself: control characters, and bytes that are no UTF-8, are shown and
  * not obeyed. */
 void show_text(FILE *out, const char *text, size_t len);
-/* Of an entry of a run's reward_servers whose last request failed while samples wait for it: "12 samples wait for the
- * reward server http://..., whose last request failed: ..."; false, and nothing is put: the server is well. */
+/* For an entry of a run's reward_servers whose last request failed while samples wait for it, puts "12 samples wait for
+ * the reward server http://..., whose last request failed: ...".  False, and nothing is put: the server is well. */
 bool show_reward_server(struct buf *out, const struct json *server);
 /* width columns, `share` of them filled. */
 void show_bar(FILE *out, double share, int width);
