@@ -2,7 +2,7 @@
  *
  *   groups.unchecked --check_read--> submit_batch with a check --trainer--> check_compare--> found[samples]
  *
- * Any thread, on a reader's connection; everything lives in the caller's arena.  Of a group all samples are checked,
+ * Any thread, on a reader's connection; everything lives in the caller's arena.  All samples of a group are checked,
  * over all their tokens, trained on or not.  It does not send recorded log-probabilities: the trainer must not know
  * them.
  *

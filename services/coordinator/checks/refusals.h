@@ -9,8 +9,8 @@
  *
  * So what is stored of a step is what was summed, and a replay needs no judgement.  A trainer that is sent a batch
  * again, since it or this coordinator was started again, refuses the same groups or knows of them: one that has left
- * the step is passed over.  In a step whose sums are complete nothing may leave: there the trainer contradicts an
- * earlier one, and the run is paused until people have looked after it.
+ * the step is passed over.  No group may leave a step whose sums are complete: there the trainer contradicts an earlier
+ * one, and the run is paused until people have looked into it.
  *
  * On the writer's thread, inside the caller's savepoint.  Previous hop of a rollout: driver/batch_verify.c.  Next:
  * none. */

@@ -6,8 +6,8 @@
  *
  * Each has one check in hand, of as many groups as --batch-tokens takes, so the trainer has the next one while the
  * answer to the last is stored.  Nothing that it keeps must survive: what waits is in the database, and a check changes
- * nothing at the trainer.  A check that comes to nothing is tried again, and while that lasts the driver tells
- * it (rounds_checks_note), as it tells that there is no trainer.  Every call has a deadline.  main.c starts it. */
+ * nothing at the trainer.  A check that fails is tried again, and meanwhile the driver shows it (rounds_checks_note),
+ * as it shows that there is no trainer.  Every call has a deadline.  main.c starts it. */
 #ifndef LEASEHOLD_COORDINATOR_CHECKS_SAMPLE_CHECKS_H
 #define LEASEHOLD_COORDINATOR_CHECKS_SAMPLE_CHECKS_H
 

@@ -5,10 +5,10 @@
  *                                 refused: sample_again, an incident with the evidence, its worker's quarantine
  *                                 inexact: as the run's on_inexact says
  *
- * On the writer's thread; a group that is not what was checked any more is left alone, and one that is to be refused
- * until its check was confirmed.  RC_UNAVAILABLE, and nothing is settled, when the trainer that answered holds its
- * place no more: whether its bits were promised is not known then.  Previous hop of a rollout: check_message.c.
- * Next: rounds/group_seal.c, or a lease again. */
+ * On the writer's thread; a group that has changed since it was checked is left alone, and so is one that is to be
+ * refused, until its check is confirmed.  RC_UNAVAILABLE, and nothing is settled, when the trainer that answered no
+ * longer holds its place: then it is not known whether its bits were promised.  Previous hop of a rollout:
+ * check_message.c.  Next: rounds/group_seal.c, or a lease again. */
 #ifndef LEASEHOLD_COORDINATOR_CHECKS_SETTLE_H
 #define LEASEHOLD_COORDINATOR_CHECKS_SETTLE_H
 

@@ -2,7 +2,7 @@
  *
  * An engine's step takes longer the more rows it has.  Where it hardly does, every slot is filled at once.  Where it
  * does, a full engine finishes its first group late and the trainer waits for it: then a round begins with few groups
- * and goes on with one more at a time, so that groups come out as fast as the trainer eats them.
+ * and goes on with one more at a time, so that groups come out as fast as the trainer takes them.
  *
  *   groups begun |                  ___/      first:      begun when the round opens
  *                |          ___/              spacing_us: until one more may be begun
@@ -15,9 +15,9 @@
  * minibatch` the play trains groups step by step.  Where groups are told apart the order is planned too: short ones
  * give the trainer work early, long ones must not be begun last, and the play weighs one against the other.
  *
- * To fill every slot in the order of ordinals is the plan that the others must beat, in deals that they were not chosen
- * by and by more than those deals differ: under heavy tails the best of many plans is else the one that suits the few
- * lengths at hand.  It is the answer while a measurement is lacking.
+ * Filling every slot in the order of ordinals is the plan that all others must beat, in deals by which they were not
+ * chosen, and by more than those deals differ: otherwise, under heavy tails, the best of many plans would be the one
+ * that suits the few lengths at hand.  It is also the answer while a measurement is lacking.
  *
  * Called by leases.c on the writer's thread, once a round: tens of milliseconds for a hundred groups.  So a round that
  * is too short for that (played_per_us) is not planned.  No database, no clock, no memory of its own.  Neither a plan

@@ -6,8 +6,8 @@
  *
  * A step is computed by the version that is current when it takes its groups, and the lag of a token is how many
  * versions came between: current - the version that drew it.  A sample counts by its oldest token.  So a lease that
- * begins at version v is valid for v to v + max_lag, and what falls out of that when a version is published is drawn
- * again or left out.
+ * begins at version v is valid for v to v + max_lag, and a sample that falls out of that range when a version is
+ * published is drawn again or left out.
  *
  * How far sampling may run ahead of the trainer is bounded too: by `samples_ahead`, and by what the run's remaining
  * steps can take.

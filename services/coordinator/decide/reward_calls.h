@@ -9,8 +9,8 @@
  *                                                    ^------------------ failed ------------'
  *
  * A job is the part of one group that one request asks about.  Requests never mix groups, so a sample that the server
- * chokes on delays its own group.  A server that answers nonsense lives: its job is asked again, and the breaker stays
- * closed.
+ * chokes on delays only its own group. A server that answers nonsense is alive: its job is asked again, and the breaker
+ * stays closed.
  *
  * Pure, any thread, no memory: time and dice are arguments.  Called by rewards/rewards.c. */
 #ifndef LEASEHOLD_COORDINATOR_DECIDE_REWARD_CALLS_H

@@ -5,9 +5,9 @@
  *   answer --batch_verify_sift--> the batch without the refused groups | what was refused, and who held (checks/refusals.h)
  *          --batch_verify_older--> and how far off older tokens were, where whole log-probabilities came
  *
- * Which samples promise the trainer's bits is read of the workers that drew them, as the database has them: a batch
- * that is sent again says the same.  A batch of a round that is over is of the record, which has no refused groups any
- * more, and is not verified.
+ * Whether a sample promises the trainer's bits is read from the database, from the row of the worker that drew it: a
+ * batch that is sent again says the same. A batch of a round that is over comes from the record, which has no refused
+ * groups any more, and is not verified.
  *
  * Called by batch.c, with a connection for readers; memory is the batch's. */
 #ifndef LEASEHOLD_COORDINATOR_DRIVER_BATCH_VERIFY_H

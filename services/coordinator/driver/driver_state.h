@@ -1,5 +1,5 @@
-/* The state that the driver keeps between its turns, shared by its steps: connections, the run's context, what was
- * sent to the trainer in this life, and since when there has been trouble.
+/* The state that the driver keeps between its turns, shared by its steps: connections, the run's context, what was sent
+ * to the trainer since the start, and since when there has been trouble.
  *
  *   driver.c            the thread: looks (look.c), chooses a step, waits for a kick
  *     trouble.c         judges what a step failed with: it is waited out, or the run is paused

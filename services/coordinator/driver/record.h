@@ -3,8 +3,8 @@
  *   r2 starts from r1, version 600 --> r1: versions 0 .. 600 --> r2: versions 0 .. the last one, each compared with the record
  *
  * No sample is drawn, so no generation-server is needed: what was trained on, in which order and from which versions,
- * is in the ledger, of an `inflight` run too.  Runs that this one starts from are replayed first, as far as it needs
- * them.  Nothing is written to the runs; workers register as ever, so a copy of the database is what one gives it.
+ * is in the ledger, also for an `inflight` run.  Runs that this one starts from are replayed first, as far as it needs
+ * them.  Nothing is written to the runs, but workers register as always, so give it a copy of the database.
  *
  * Driver's thread, instead of all its other work.  The first digest that differs ends it, with a sentence. */
 #ifndef LEASEHOLD_COORDINATOR_DRIVER_RECORD_H

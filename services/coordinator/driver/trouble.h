@@ -2,7 +2,7 @@
  *
  *   passes by itself    no trainer, one that is silent, full or not yet registered with us, a full disk:
  *                       the run stays as it is and waits, for as long as it takes; `waiting_for` says for what
- *   nobody samples, or judges what was sampled (standstill.h): the same
+ *   no server samples, or no judge answers (standstill.h): the same
  *   may be a restart of the trainer that was seen too late:   verified once a round, and tried again
  *   anything else       other weights, garbage, a configuration that this trainer refuses, a replay that ends elsewhere,
  *                       memory that stays refused: the run is paused with the reason until somebody resumes or stops it

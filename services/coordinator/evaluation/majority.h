@@ -1,4 +1,4 @@
-/* Would the samples' most frequent answer be right?
+/* Decides whether the samples' most frequent answer is right.
  *
  * A sample votes for its answer as it is written; one without an answer does not vote.  All right answers are one,
  * however they are written, because the verifier has found each equal to the dataset's.  Of answers with equally many

@@ -2,8 +2,8 @@
  *
  * A name is taken by its first registration and stays taken when its worker is gone: its newest row in the database
  * says whose it is.  It is free again once no token of that holder is accepted any more; an admin may take any.
- * Without tokens, names have no owner.  Registrations that failed leave one row a name, and at most OWNERS_KEPT
- * in all: what holds for rows that runs refer to is retention's.
+ * Without tokens, names have no owner.  Registrations that no run has used leave one row per name, and at most
+ * OWNERS_KEPT in all; rows that runs refer to are retention's concern.
  *
  * On the writer's thread, inside the caller's savepoint. */
 #ifndef LEASEHOLD_COORDINATOR_POOL_OWNERS_H

@@ -5,8 +5,8 @@
  *                       ^-- passes_lose_all, passes_expire, pass_give_back: fence n + 1 --'
  *
  * A group without a row has never been granted.  A row counts only while its group is sealed: when the trainer has
- * taken the group, or it was dropped, a pass is renewed for nobody and its result is refused.  So nobody else needs to
- * know of passes, and what a batch brings does not change once it is planned.
+ * taken the group, or it was dropped, its pass is renewed no more, and the result is refused.  So no other file needs
+ * to know of passes, and a batch does not change once it is planned.
  *
  * Writer's thread only, inside the caller's savepoint.  Without preprocessors nothing here is called.  Previous hop of
  * a rollout: rounds/group_seal.c.  Next: rounds/batch_passes.c lets a batch take the group. */

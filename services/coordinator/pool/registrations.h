@@ -2,8 +2,8 @@
  * caller registered too often lately?
  *
  * Trainers push weights to the URL, and the coordinator calls it, so its host must be the address that the request came
- * from, unless --allow-hosts names it.  Nobody calls those workers who only pull: agents of foreign engines,
- * preprocessors.  HTTP threads; pool->registrations.mutex is held for a look-up. */
+ * from, unless --allow-hosts names it.  Workers that only pull are never called: rollout-agents, preprocessors.  HTTP
+ * threads; pool->registrations.mutex is held for a look-up. */
 #ifndef LEASEHOLD_COORDINATOR_POOL_REGISTRATIONS_H
 #define LEASEHOLD_COORDINATOR_POOL_REGISTRATIONS_H
 

@@ -8,7 +8,7 @@
  * checkpoint whatever checkpoint_every says (kept_versions_wanted), and its evaluation is in before the next step
  * prunes.
  *
- * A run that is posted may name its start so: kept_versions_find.
+ * A posted run may name its start as `best` or `latest`: kept_versions_find.
  *
  * Readers' connections or the writer's; kept_versions_store and _mark inside the writer's savepoint. */
 #ifndef LEASEHOLD_COORDINATOR_RECORDS_KEPT_VERSIONS_H

@@ -7,11 +7,10 @@
  * it was sampled at a version before the oldest checkpoint (above version 0's) that the trainer says it keeps.
  * In `inflight` a round's groups may be trained in later rounds: all of them must be old enough.
  * A trainer whose newest checkpoint is damaged falls back to an older one, so the oldest counts and not the newest.
- * While a run waits in the queue whose `dataset.curriculum.from` names this one, none of its rounds goes: its pass
- * rates are counted when that run begins, from all of its rollouts.  They are not counted when it is posted, because
- * those of the rounds in between would be missing, and its prompts would be others.
- * A trainer that has lost all of its checkpoints can then no longer replay from version 0: the run is paused with a
- * sentence (driver/replay.c).
+ * While a run whose `dataset.curriculum.from` names this one waits in the queue, no round of this one is dropped: its
+ * pass rates are counted when that run begins, from all of its rollouts.  They are not counted when it is posted,
+ * because those of the rounds in between would be missing, and its prompts would be others. A trainer that has lost all
+ * of its checkpoints can then no longer replay from version 0: the run is paused with a sentence (driver/replay.c).
  *
  * The round's groups are dropped, with their prompts, samples, rollouts, passes, refills and leases.  The rows behind
  * status, timeline, digests and versions stay: rounds, versions, batches, contributions, evaluations, times by cause.

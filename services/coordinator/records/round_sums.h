@@ -5,9 +5,10 @@
  *   the round's last group --round_sums_means-->  its means; round_sums_evaluation: the evaluation's row
  *
  * The jobs that the trainer has not answered and the groups that wait for a batch are counted where they are planned
- * and answered: batches.c, inner_steps.c.  Each sum changes in the transaction that changes what it is of; a test
- * compares all of them with what a scan of the rows gives (test_transitions.c).  Sums of rewards do not depend on the
- * order of the groups where rewards are 0 or 1; those of others may differ in the last digits, which decides nothing.
+ * and answered: batches.c, inner_steps.c.  Each sum changes in the transaction that changes the rows that it sums; a
+ * test compares all of them with what a scan of the rows gives (test_transitions.c).  Sums of rewards do not depend on
+ * the order of the groups where rewards are 0 or 1; those of others may differ in the last digits, which decides
+ * nothing.
  *
  * Writer's thread only, inside the caller's savepoint.  Previous hop of a rollout: group_seal.c. */
 #ifndef LEASEHOLD_COORDINATOR_RECORDS_ROUND_SUMS_H

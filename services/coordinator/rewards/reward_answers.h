@@ -1,5 +1,5 @@
-/* The commands that bring rewards into the ledger: what a server answered, what it did not answer in time, and how it
- * does.
+/* The commands that bring rewards into the ledger: what a server answered, what it did not answer in time, and what
+ * state it is in.
  *
  *   answer   rows: their values; with a group's last one it is sealed (rounds/group_seal.h), all in one transaction
  *   loss     by the term's on_deadline: the run is paused; or the rows are worth 0; or the group fails

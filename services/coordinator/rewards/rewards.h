@@ -1,4 +1,4 @@
-/* The threads that ask reward servers: one that looks what waits, and several that call.
+/* The threads that ask reward servers: one that looks for waiting samples, and several that call.
  *
  *   look    every LOOK_MS  the active run's http terms, the parts of groups that wait (reward_ledger.h)  --> jobs
  *   callers a job whose move is due (decide/reward_calls.h)  --> request (reward_message.h) --> command (reward_answers.h)
@@ -7,7 +7,7 @@
  * What is kept here may be lost: breakers and attempts begin anew after a restart; what waits, and how long, is in the
  * database.  A process killed between a server's answer and its commit asks again, with the same idempotency key.
  *
- * main.c starts them where --reward-hosts names somebody, and stops them before the writer. */
+ * main.c starts them if --reward-hosts names a host, and stops them before the writer. */
 #ifndef LEASEHOLD_COORDINATOR_REWARDS_REWARDS_H
 #define LEASEHOLD_COORDINATOR_REWARDS_REWARDS_H
 

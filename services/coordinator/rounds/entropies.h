@@ -3,7 +3,7 @@
  *
  *   driver/batch_answers.c --entropies_gather--> struct batch_answer --entropies_store, batches_answered's transaction--> entropies
  *
- * The trainer has them anyway, of the policy that the gradient is of; nothing here is read by a run.  A group that is
+ * The trainer computes them anyway, for the policy whose gradient it takes; no run reads them.  A group that is
  * trained on again, by a trainer that lost its gradients, has them written again.
  *
  * Gathering is pure, on any thread; storing is the writer's, inside its savepoint. */

@@ -1,5 +1,5 @@
 /* The rounds' state in memory: how the time-outs of open groups are counted, in which windows slots count as the run's,
- * what verifying took so far, and the counters of what came of it.
+ * how long verifying has taken so far, and the counters of its outcomes.
  *
  * The writer's thread only, but for rounds_context_keep and what checks fail with; core->rounds.  None of it survives a
  * restart: times count anew. */

@@ -1,4 +1,4 @@
-/* A run is attached: from now on its samples can be leased and its results taken.
+/* Attaches a run: from now on its samples can be leased and its results taken.
  *
  *   starting --first time--> running: version 0 is current, round 0 is open     one transaction
  *   opened before ---------> as it was: only the context comes back, and the batches that a lost trainer held

@@ -1,4 +1,4 @@
-/* A run's own transitions: its state changes, with the event that tells of it, and the clearing up when it ends.
+/* Changes a run's state, with the event that tells of it, and clears up when the run ends.
  *
  * Writer's thread only, inside the caller's savepoint.  Called by route_run_control.c, round.c and the driver's
  * commands. Every change is checked by states.c.  A run that has ended holds no lease, no waiting sample and no

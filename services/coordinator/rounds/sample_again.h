@@ -1,6 +1,6 @@
-/* A finished sample of an open group waits for another lease: it was drawn by a version that is too old (stream.c), or
- * the trainer would not have drawn it (checks/settle.c).  What was kept of it goes; its fence stays, so the next lease
- * has a higher one.
+/* Has a finished sample of an open group wait for another lease: it was drawn by a version that is too old (stream.c),
+ * or the trainer would not have drawn it (checks/settle.c).  What was kept of it goes; its fence stays, so the next
+ * lease has a higher one.
  *
  * Writer's thread only, inside the caller's savepoint.  The caller forgets what waits (pool/waiting.h). */
 #ifndef LEASEHOLD_COORDINATOR_ROUNDS_SAMPLE_AGAIN_H

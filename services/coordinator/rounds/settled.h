@@ -1,6 +1,6 @@
-/* Rounds that nothing but a late word about the trainer's time changes any more are summed up in one row of
- * settled_rounds, and their contributions in one row a worker: a status would read all rounds of a run of months again
- * and again (views/run_sums.h).
+/* Sums up rounds that nothing changes any more, except a late report of the trainer's time, in one row of
+ * settled_rounds, and their contributions in one row per worker: otherwise every status of a run of months would read
+ * all of its rounds (views/run_sums.h).
  *
  * Writer's thread only, inside the caller's savepoint; no memory of its own. */
 #ifndef LEASEHOLD_COORDINATOR_ROUNDS_SETTLED_H

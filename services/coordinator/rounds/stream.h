@@ -9,14 +9,14 @@
  *                                           '--a version is published: samples that are too old are drawn again
  *
  * Rounds follow each other as in the other modes; a group is named after the round in which it was issued, and may be
- * trained in a later one.  A round is full when its step has taken groups_per_step groups.  Its figures are of these,
- * and of the groups that were dropped meanwhile.
+ * trained in a later one.  A round is full when its step has taken groups_per_step groups.  Its figures cover these
+ * groups, and those that were dropped meanwhile.
  *
  * A step that a group has left is filled again.
  *
- * What a step took, and in which order, is stored in the transaction that decides it (batches_plan), so it can be
- * replayed.  Which groups those are depends on who was fast: the same seed does not give the same weights here, the
- * same ledger does.
+ * The groups that a step took, and their order, are stored in the transaction that decides them (batches_plan), so the
+ * step can be replayed.  Which groups those are depends on who was fast: the same seed does not give the same weights
+ * here, the same ledger does.
  *
  * Writer's thread only, inside the caller's savepoint.  decide/lag.h has the bounds.  Previous hop of a rollout: a poll
  * (api/route_leases.c) for which nothing waits.  Next: pool/leases.c grants it. */

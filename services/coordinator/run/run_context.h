@@ -1,6 +1,6 @@
 /* Everything that a run needs besides the database: its parsed configuration, the tokenizer, the datasets.
  *
- * Made by the driver's thread, then immutable but for the two caches of dataset order, one per thread; shared by the
+ * Made by the driver's thread, then immutable except for the two caches of dataset order, one per thread; shared by the
  * driver and the writer by counting references, freed with the last reference.  After a restart it is made
  * again from the stored configuration, so it must hold nothing that the database, the trainer's files and the data
  * directory do not. */

@@ -1,9 +1,9 @@
 /* A run's `sampling`: how completions are drawn, and what ends them.
  *
- * What is left out before a draw (top_k, top_p, min_p) is left out by the trainer too, so a token is judged by the
- * distribution that it came from; the trainer can do so for tokens that its own weights drew, in runs of update
- * "strict".  What changes logits by the tokens before or by hand (penalties, biases) the trainer does
- * not have, and it is refused by name.  Called by run_config.c; strings live in the caller's arena. */
+ * Tokens that are left out before a draw (top_k, top_p, min_p) are left out by the trainer too, so a token is judged by
+ * the distribution that it came from; the trainer can do so for tokens that its own weights drew, in runs of update
+ * "strict".  The trainer has nothing that changes logits by earlier tokens or by hand (penalties, biases): such fields
+ * are refused by name.  Called by run_config.c; strings live in the caller's arena. */
 #ifndef LEASEHOLD_COORDINATOR_RUN_SAMPLING_CONFIG_H
 #define LEASEHOLD_COORDINATOR_RUN_SAMPLING_CONFIG_H
 

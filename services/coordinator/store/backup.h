@@ -1,4 +1,4 @@
-/* A copy of a coordinator's database while that coordinator works: `coordinator --db FROM --backup TO`.
+/* Copies a coordinator's database while that coordinator works: `coordinator --db FROM --backup TO`.
  *
  * The copy holds what was committed when it began, and nothing of what comes meanwhile; the writer waits for nothing.
  * Called by main.c, in a process of its own. */

@@ -1,6 +1,6 @@
 /* The entropies behind a group's trained tokens as they are stored (table entropies): for each sample, in order, how
  * many they are as a uint32, then as many uint16s in steps of 1/4096 nat; all little-endian.  For people: nothing is
- * computed of them.
+ * computed from them.
  *
  *   the trainer's answer --entropy_bytes_append--> entropies.steps --entropy_bytes_of--> views/group_view.c
  *

@@ -9,8 +9,8 @@
  *
  * A checkpoint reads and writes page by page.  Here it reads far ahead where the log lies in the order of pages, and
  * pages that follow each other reach the database together, the last ones before SQLite counts any as copied.  A page
- * that cannot be written fails the checkpoint, which is tried again later.  Of the last ones alone SQLite would not
- * hear: then the process ends at once, before any is counted, and the next start finds the log whole.
+ * that cannot be written fails the checkpoint, which is tried again later.  SQLite would not hear of a failure of the
+ * last ones: then the process ends at once, before any is counted, and the next start finds the log whole.
  *
  * Sound only with synchronous=FULL: a commit without a sync would be seen by readers before its pages are in the file.
  * store.c opens the writer's connection with it and the one that copies; readers only read.  A connection's thread is

@@ -3,7 +3,7 @@
  *
  * Any thread, on a reader's connection.  Counted are the groups that the round's step took, whichever round issued
  * them, and the round's own groups that were filtered.  Where rows of one of them were dropped (records/retention.h)
- * there is no statistic, as it would be of the others alone.  A figure that nothing tells of is NaN. */
+ * there is no statistic, because it would cover only the others. A figure for which there is no data is NaN. */
 #ifndef LEASEHOLD_COORDINATOR_TRACKERS_SAMPLE_FIGURES_H
 #define LEASEHOLD_COORDINATOR_TRACKERS_SAMPLE_FIGURES_H
 

@@ -1,4 +1,4 @@
-/* The term `http` of a rule: a reward server of one's own, how it is asked, and what its deadline means.
+/* The term `http` of a rule: your own reward server, how it is asked, and what its deadline means.
  *
  *   {"kind": "http", "server": {"url": "http://127.0.0.1:9000/get_reward", "shape": "openrlhf", "deadline_ms": 600000}}
  *

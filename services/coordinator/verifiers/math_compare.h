@@ -1,4 +1,4 @@
-/* Do two answers say the same?
+/* Decides whether two answers say the same.
  *
  * Formulas: equal in the field of math_exact.h, which decides where both have a value there; else equal within their
  * error bounds at several points (math_numeric.h).  Where one has a decimal point it may be an approximation: then both

@@ -1,9 +1,9 @@
 /* A rule in JSON: `{"kind": "math"}`, or `{"terms": [{"kind": "math"}, {"kind": "format", "tags": ["think", "answer"],
  * "weight": 0.2}]}`.
  *
- * Called by run_config.c for a run's `verifier` and by route_verify.c.  Strings live in the caller's arena.  What a
- * kind has no use for is refused by its name, and so are patterns and schemas that cannot be read: at POST, not at the
- * first completion. */
+ * Called by run_config.c for a run's `verifier` and by route_verify.c.  Strings live in the caller's arena.  An option
+ * that a kind has no use for is refused by its name, and so are patterns and schemas that cannot be read: at POST, not
+ * at the first completion. */
 #ifndef LEASEHOLD_COORDINATOR_VERIFIERS_REWARD_CONFIG_H
 #define LEASEHOLD_COORDINATOR_VERIFIERS_REWARD_CONFIG_H
 

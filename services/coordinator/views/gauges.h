@@ -1,6 +1,6 @@
 /* The gauges of /metrics that are read from the database: what people plot and what alerts go by.
  *
- * One caller at a time (route_metrics.c), on a reader's snapshot.  Those of a run are of the newest run with a round;
+ * One caller at a time (route_metrics.c), on a reader's snapshot.  A run's gauges show the newest run with a round;
  * NaN: not measured (yet).  Labels have a fixed set of values. */
 #ifndef LEASEHOLD_COORDINATOR_VIEWS_GAUGES_H
 #define LEASEHOLD_COORDINATOR_VIEWS_GAUGES_H

@@ -1,5 +1,4 @@
-/* Finished samples of all rounds of a run as short rows of JSON, the newest first, as far as they fit what is looked
- * for.
+/* Finished samples of all rounds of a run as short rows of JSON, the newest first, as far as they match a search.
  *
  * Samples lie in the order of their ids, so a page is found by its place and not by counting.  A request looks at a
  * bounded number of samples, and says where it has stopped: a search over a long run is several requests, each of which

@@ -13,8 +13,8 @@
  * the state in memory can no longer be trusted: every waiting request gets 503, core_broken becomes true, and main
  * ends the process; the next start reads the durable state.
  *
- * A command outlives its HTTP request: a hang-up or a deadline takes the request away under the writer's lock, and
- * the command is carried out all the same.
+ * A command outlives its HTTP request: a hang-up or a deadline takes the request away under the writer's lock, but the
+ * command is still carried out.
  *
  * A core that was never started has no thread: core_call and core_post then carry out the command at once, on the
  * caller's thread, in the same kind of transaction.  So transitions are tested, and runs simulated, without threads. */
