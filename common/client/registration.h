@@ -4,11 +4,11 @@
  *   UNREGISTERED --POST /v1/workers--> REGISTERED --404, 409, 410--> UNREGISTERED
  *                                      REGISTERED --DELETE /v1/workers/{id}--> gone
  *
- * Owns the worker's id, the epoch and the thread.  Both kinds of worker use it; what they tell and what they do with
- * the answers are the callbacks, which run on this thread.  Every call has a deadline, every failure a pause that
- * grows, and a worker that is forgotten before its first heartbeat was answered (two of them under one name) waits
- * before it registers again.  The first failure of a series is logged; that the coordinator has not started yet, as a
- * warning only when it takes long. */
+ * Owns the worker's id, the epoch and the thread.  Both kinds of worker use it; the callbacks, which run on this
+ * thread, make their messages and handle the answers.  Every call has a deadline, every failure a pause that grows, and
+ * a worker that is forgotten before its first heartbeat was answered (two of them under one name) waits before it
+ * registers again.  The first failure of a series is logged; that the coordinator has not started yet, as a warning
+ * only when it takes long. */
 #ifndef LEASEHOLD_CLIENT_REGISTRATION_H
 #define LEASEHOLD_CLIENT_REGISTRATION_H
 

@@ -2,10 +2,10 @@
  *
  *   tracestate: <key>=<value>,<key>=<value>, ...     in one header field or several, which are one list
  *
- * Nothing of it is read here but its form, by level 2 of the standard: one member that is malformed, a key that comes
- * twice or more than 32 members, and the whole list counts as not sent; traceparent stays.  Nothing is added.  512
- * characters are kept, the least that the standard asks for: of a longer list members of more than 128 characters go
- * first, then those at its end, where the oldest stand.  Pure; called by request_log.c. */
+ * Only its form is checked here, by level 2 of the standard: if one member is malformed, a key comes twice or there are
+ * more than 32 members, the whole list counts as not sent; traceparent stays.  Nothing is added.  512 characters are
+ * kept, the least that the standard asks for: of a longer list members of more than 128 characters go first, then those
+ * at its end, where the oldest stand.  Pure; called by request_log.c. */
 #ifndef LEASEHOLD_HTTP_TRACE_STATE_H
 #define LEASEHOLD_HTTP_TRACE_STATE_H
 

@@ -1,8 +1,8 @@
 /* Tells how far reading or writing a large file has come: a line in the log every few seconds, and none for a short
  * one.
  *
- * Who does so makes one, adds what has been done, and asks nothing back.  The line says how much is done, how fast,
- * and how long the rest will take at that speed.  One thread at a time. */
+ * The code that reads or writes makes one and adds what it has done; it asks nothing back.  The line says how much is
+ * done, how fast, and how long the rest will take at that speed.  One thread at a time. */
 #ifndef LEASEHOLD_SAFETENSORS_PROGRESS_H
 #define LEASEHOLD_SAFETENSORS_PROGRESS_H
 

@@ -1,5 +1,5 @@
-/* Memory of the host that lies in a file without a name: what is seldom used may leave memory for the disk, without
- * swap.
+/* Memory of the host that lies in a file without a name: data that is seldom used may leave memory for the disk,
+ * without swap.
  *
  * The file's bytes are reserved when it is made, so that a full disk refuses the start and never kills the process
  * later.  It vanishes with the process, however that ends; nothing is ever read back from it by another.  The owner

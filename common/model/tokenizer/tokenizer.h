@@ -2,8 +2,8 @@
  * StarCoder), BPE over characters with byte fallback (Llama 2, Mistral, Gemma, Phi-3) and Unigram.  Immutable after
  * loading, so any thread may use it.
  *
- * Ids equal those of the tokenizers library; what would not is refused while loading, by name.  Ids travel end to end:
- * the text of sampled ids is for people and verifiers, and is never encoded again.
+ * Ids equal those of the tokenizers library; settings that would give others are refused by name while loading.  Ids
+ * travel end to end: the text of sampled ids is for people and verifiers, and is never encoded again.
  */
 #ifndef LEASEHOLD_MODEL_TOKENIZER_TOKENIZER_H
 #define LEASEHOLD_MODEL_TOKENIZER_TOKENIZER_H

@@ -1,5 +1,6 @@
 /* doctor's checks of the machines: disks and clocks, each service's memory plan, how fast servers sample and the
- * trainer learns.  What a service alone knows it is asked for, at the URL that it has told the coordinator. */
+ * trainer learns.  Each service is asked for the facts that only it knows, at the URL that it has told the
+ * coordinator. */
 #ifndef LEASEHOLD_CLI_COMMANDS_CHECK_SERVICES_H
 #define LEASEHOLD_CLI_COMMANDS_CHECK_SERVICES_H
 

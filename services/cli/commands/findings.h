@@ -1,7 +1,7 @@
 /* Doctor's findings, one line for each check.
  *
  *   ok     as it should be
- *   warn   works, and costs something: the line says what, and what would end it
+ *   warn   works, but costs something: the line says what, and how to end that
  *   fail   a run would not begin, or not be what it should: the line says what to do */
 #ifndef LEASEHOLD_CLI_COMMANDS_FINDINGS_H
 #define LEASEHOLD_CLI_COMMANDS_FINDINGS_H

@@ -8,8 +8,8 @@
  *               |
  *               +--8--=      2, 4       parted from 0 with the second token; 2 is their head
  *
- * That says something of tokens alone, whichever step drew them, whether a head waits, was preempted or is done.  On
- * the engine's thread; nothing allocates. */
+ * The tree says only which tokens are equal: it does not matter which step drew them, nor whether a head waits, was
+ * preempted or is done.  On the engine's thread; nothing allocates. */
 #ifndef LEASEHOLD_GENERATION_SERVER_ENGINE_BRANCHES_H
 #define LEASEHOLD_GENERATION_SERVER_ENGINE_BRANCHES_H
 

@@ -7,7 +7,8 @@
  * alone, never on when it is scanned: put together they are the whole.
  *
  * A piece never ends inside a UTF-8 sequence that may still become whole, nor with bytes that may still become a stop
- * text.  Bytes that are no UTF-8 go out as they are; the JSON writer makes U+FFFD of each, in a piece as in the whole.
+ * text.  Bytes that are not UTF-8 go out as they are; the JSON writer turns each into U+FFFD, in a piece as in the
+ * whole.
  *
  * One thread at a time: the streamer, or the replier once the job has ended.  A choice keeps places only: the bytes are
  * made again from the tokens when they are told. */

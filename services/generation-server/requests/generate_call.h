@@ -2,8 +2,8 @@
  * prompts and the choices told of their samples, and is the same for every shape of the API.  requests.h says which
  * thread owns it when.
  *
- * Memory: the call lives in the request's arena, each job has its own; the body is given up before the wait.  Open
- * requests are bounded by their samples and positions together (429), each alone too (422). */
+ * Memory: the call lives in the request's arena, each job has its own; the body is given up before the wait.  All open
+ * requests together are bounded by their samples and positions (429), and so is each of them (422). */
 #ifndef LEASEHOLD_GENERATION_SERVER_REQUESTS_GENERATE_CALL_H
 #define LEASEHOLD_GENERATION_SERVER_REQUESTS_GENERATE_CALL_H
 

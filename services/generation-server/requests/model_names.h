@@ -1,5 +1,5 @@
 /* The names of the one model that is loaded, by which clients of OpenAI's and vLLM's shapes ask for it: the run whose
- * weights are active, which answers bear; leasehold, which fits whatever is loaded; and --model's folder as it was
+ * weights are active, which answers name; leasehold, which fits whatever is loaded; and --model's folder as it was
  * given, which is what vLLM calls a model that has no other name.  Pure; any thread. */
 #ifndef LEASEHOLD_GENERATION_SERVER_REQUESTS_MODEL_NAMES_H
 #define LEASEHOLD_GENERATION_SERVER_REQUESTS_MODEL_NAMES_H

@@ -1,8 +1,8 @@
 /* The fields that OpenAI's completions and chat completions have in common, beside sampling (sampling_fields.h):
- * length, streams, what cannot change the result, and what is refused.
+ * length, streams, fields that cannot change the result, and refused ones.
  *
- * Nothing that a client asks for is ignored: a field is done, or it is refused by its name, unless it cannot change the
- * answer.  On an HTTP thread; memory in the request's arena. */
+ * Nothing that a client asks for is ignored: the server does what a field asks, or refuses it by its name, unless it
+ * cannot change the answer.  On an HTTP thread; memory in the request's arena. */
 #ifndef LEASEHOLD_GENERATION_SERVER_SHAPES_OPENAI_FIELDS_H
 #define LEASEHOLD_GENERATION_SERVER_SHAPES_OPENAI_FIELDS_H
 

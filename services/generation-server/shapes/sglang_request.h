@@ -1,8 +1,8 @@
 /* The body of SGLang's POST /generate: one prompt or a batch of them, as texts or as token ids.
  *
  * In a batch sampling_params, rid, return_logprob, logprob_start_len and top_logprobs_num are one value for all prompts
- * or an array with one for each; what an array of sampling_params says of a prompt is drawn as if that prompt had come
- * alone.  On an HTTP thread; memory in the request's arena, prompts may lie in its body. */
+ * or an array with one for each; with an array of sampling_params each prompt is drawn as if it had come alone.  On an
+ * HTTP thread; memory in the request's arena, prompts may lie in its body. */
 #ifndef LEASEHOLD_GENERATION_SERVER_SHAPES_SGLANG_REQUEST_H
 #define LEASEHOLD_GENERATION_SERVER_SHAPES_SGLANG_REQUEST_H
 

@@ -5,7 +5,7 @@
  * A table holds paths and pure translations: nothing here calls, waits or keeps anything; client.c does the exchanges.
  * Token ids go in and out, never text, so that nothing is tokenized twice.  Every parameter that shapes the
  * distribution is written out, since an engine would take what is left out from the model's generation_config.json.
- * An answer is judged by answer_check, the same for both: what does not fit the request is RC_INVALID. */
+ * An answer is judged by answer_check, the same for both: an answer that does not fit the request is RC_INVALID. */
 #ifndef LEASEHOLD_ROLLOUT_AGENT_ENGINE_WIRE_H
 #define LEASEHOLD_ROLLOUT_AGENT_ENGINE_WIRE_H
 

@@ -4,7 +4,7 @@
  *      +--a job for each sample--> queue --> slots; the slot that ends a lease's last sample --PUT result--> coordinator
  *
  *   held ---> running ---> posting ---> gone
- *     |          +-- a sample was not drawn, or not proven: the whole lease is handed back, with what was
+ *     |          +-- a sample was not drawn, or not proven: the whole lease is handed back, with those that were
  *     +----------+------> lost (heartbeat's answer, new registration): its requests are cut, nothing is posted
  *
  * The puller asks only while the engine is proven to hold a version.  Thread-safe throughout; one mutex. */

@@ -3,7 +3,8 @@
  *   enter --> is the lease for what is held? --> the engine's word for its weights --> generate --> its word again --> a proof --> leave
  *
  * A draw counts only when all of that is in order; else the sample stays as it came, and its lease is handed back.
- * What puts the weights in doubt is told to the loader.  Blocking, on a slot's thread; memory in the caller's arena.
+ * The loader is told of everything that puts the weights in doubt.  Blocking, on a slot's thread; memory in the
+ * caller's arena.
  *
  * Previous hop of a rollout: leases.c.  Next: the engine, then leases.c again. */
 #ifndef LEASEHOLD_ROLLOUT_AGENT_WORKER_SAMPLING_H

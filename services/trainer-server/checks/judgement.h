@@ -6,12 +6,12 @@
  *
  * An exact token has the same logits in the sampler and here, so one that differs is enough.  Where earlier versions
  * drew, a later one draws the same from nearly the same uniforms, as far off as the sums of the two distributions are,
- * and the log-probabilities are near.  (That the very uniform draws another token says less: where tokens have small
- * probabilities, it often does.)  Both bounds are means over the trained tokens, of which a short sample counts as
- * having JUDGED_TOKENS_LEAST: one token's log-probability may move far from one version to the next.  A sample that
- * promises nothing has uniforms of its own, so of the two bounds only the log-probabilities' is for it.  A token that
- * this version leaves out (a cut, see training_config) has no log-probability here, and is only one that is drawn or
- * not.
+ * and the log-probabilities are near.  (It says less when the sample's own uniform draws another token: where tokens
+ * have small probabilities, it often does.)  Both bounds are means over the trained tokens, of which a short sample
+ * counts as having JUDGED_TOKENS_LEAST: one token's log-probability may move far from one version to the next.  A
+ * sample that promises nothing has its own uniforms, so only the bound on log-probabilities applies to it. A token that
+ * this version leaves out (a cut, see training_config) has no log-probability here, and is judged only by whether it is
+ * drawn.
  *
  * Called by engine/batch.c.  Constants: the coordinator's checks/verdict.h. */
 #ifndef LEASEHOLD_TRAINER_SERVER_CHECKS_JUDGEMENT_H

@@ -1,5 +1,5 @@
-/* A run's configuration: what it must be for this trainer, as the model module's configurations, and kept while the
- * run is open.  Checks are any thread's; keeping is the engine's. */
+/* A run's configuration: checked for this trainer, turned into the model module's configurations, and kept while the
+ * run is open.  Any thread may check it; only the engine's keeps it. */
 #ifndef LEASEHOLD_TRAINER_SERVER_ENGINE_RUN_CONFIG_H
 #define LEASEHOLD_TRAINER_SERVER_ENGINE_RUN_CONFIG_H
 

@@ -16,8 +16,8 @@
  * checkpoint could not be written stays pending: the engine's weights hold it already, so only the same step, submitted
  * again, or another run may follow.  When the disk is full the coordinator submits it again and again, until there is
  * room.  In flight the version is published first, and its checkpoint is written beside the next gradients (version.h):
- * then it is the next step that fails until there is room, and a trainer that dies before is fed the rounds since the
- * checkpoint before.
+ * then it is the next step that fails until there is room, and a trainer that dies before that is fed the rounds since
+ * the previous checkpoint.
  *
  * Several processes can be one trainer, one rank each: rank 0 is the trainer-server that the coordinator knows, and its
  * engine tells the others' what to do next (ranks/ranks.h); they compute their share of every batch and of every step

@@ -1,5 +1,6 @@
 /* A preprocessor's memory plan: the weights that passes are computed with and their file while it is pulled, what a
- * forward pass needs once a lane.  No optimizer, no gradients, no activations.  Pure but for asking what there is. */
+ * forward pass needs once a lane.  No optimizer, no gradients, no activations.  Pure, except that it asks how much
+ * there is. */
 #ifndef LEASEHOLD_TRAINER_SERVER_PREPROCESS_PASS_MEMORY_H
 #define LEASEHOLD_TRAINER_SERVER_PREPROCESS_PASS_MEMORY_H
 

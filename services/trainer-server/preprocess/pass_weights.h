@@ -1,6 +1,6 @@
 /* The weights that passes are computed with: version 0 of a run, pulled from its trainer and kept until a pass needs
- * others.  Their digest is computed out of the kernels' memory and held against the one that the pass names, so what a
- * result says about its weights was seen here.
+ * others.  Their digest is computed from the kernels' memory and compared with the one that the pass names, so a result
+ * says nothing about its weights that was not seen here.
  *
  * A teacher's are read from its folder instead, and stay: a pass under others is handed back.
  *

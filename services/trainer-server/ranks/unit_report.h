@@ -1,6 +1,6 @@
 /* The outcome of one gradient unit, and how the rank that computed it reports it to rank 0: its length in 64 bits,
- * then the wire's batch_status as tensors with the group for a batch.  So log-probabilities arrive bit for bit, those
- * too that are not finite, as JSON has none. */
+ * then the wire's batch_status as tensors with the group for a batch.  So log-probabilities arrive bit for bit, also
+ * those that are not finite, which JSON does not have. */
 #ifndef LEASEHOLD_TRAINER_SERVER_RANKS_UNIT_REPORT_H
 #define LEASEHOLD_TRAINER_SERVER_RANKS_UNIT_REPORT_H
 
