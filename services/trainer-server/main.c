@@ -232,6 +232,19 @@ static enum rc go_back(const struct settings *s, struct err *err) {
   return rc;
 }
 
+/* --optimizer-state and --optimizer-moments. */
+static enum rc optimizer_parse(struct settings *s, struct err *err) {
+  s->trainer.optimizer_mapped = strcmp(s->optimizer_state, "mapped") == 0;
+  if (!s->trainer.optimizer_mapped && strcmp(s->optimizer_state, "resident") != 0)
+    return err_set(err, RC_INVALID, "optimizer-state", "--optimizer-state: expected resident or mapped, got \"%.80s\"",
+                   s->optimizer_state);
+  s->trainer.moments8 = strcmp(s->optimizer_moments, "8bit") == 0;
+  if (!s->trainer.moments8 && strcmp(s->optimizer_moments, "32bit") != 0)
+    return err_set(err, RC_INVALID, "optimizer-moments", "--optimizer-moments: expected 32bit or 8bit, got \"%.80s\"",
+                   s->optimizer_moments);
+  return RC_OK;
+}
+
 int main(int argc, char **argv) {
   struct settings s = {0};
   struct err err = {0};
@@ -323,16 +336,7 @@ int main(int argc, char **argv) {
   if (rc == RC_OK && run) rc = registration_check(s.name, s.advertise_url, &err);
   if (rc == RC_OK && run && !s.trainer.model_dir[0])
     rc = err_set(&err, RC_INVALID, "model", "--model must name a Hugging Face folder");
-  if (rc == RC_OK && run) {
-    s.trainer.optimizer_mapped = strcmp(s.optimizer_state, "mapped") == 0;
-    if (!s.trainer.optimizer_mapped && strcmp(s.optimizer_state, "resident") != 0)
-      rc = err_set(&err, RC_INVALID, "optimizer-state", "--optimizer-state: expected resident or mapped, got \"%.80s\"",
-                   s.optimizer_state);
-    s.trainer.moments8 = strcmp(s.optimizer_moments, "8bit") == 0;
-    if (rc == RC_OK && !s.trainer.moments8 && strcmp(s.optimizer_moments, "32bit") != 0)
-      rc = err_set(&err, RC_INVALID, "optimizer-moments", "--optimizer-moments: expected 32bit or 8bit, got \"%.80s\"",
-                   s.optimizer_moments);
-  }
+  if (rc == RC_OK && run) rc = optimizer_parse(&s, &err);
   if (s.trainer.threads == 0) s.trainer.threads = cores_usable();
   if (rc == RC_OK && run) rc = device_parse(&s.trainer.device, s.device, s.exactness, s.isa, &err);
 #ifdef LEASEHOLD_FAULTS

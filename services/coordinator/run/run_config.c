@@ -198,7 +198,7 @@ static void set_defaults(struct run_config *c) {
   evaluation_config_defaults(&c->evaluation);
 }
 
-/* PipelineRL's: the others it shares with every run.  Ratios count as at most 5. */
+/* PipelineRL's values; its others are every run's defaults.  Ratios count as at most 5. */
 static void set_inflight_defaults(struct run_config *c) {
   c->advantage = ADVANTAGE_LEAVE_ONE_OUT;
   c->training.objective = "reinforce";
@@ -211,8 +211,8 @@ static bool names_inflight(const struct json *body) {
   return mode && json_type_of(mode) == JSON_STRING && strcmp(json_string(mode, NULL), mode_names[MODE_INFLIGHT]) == 0;
 }
 
-/* The values of the recipe that a posted configuration names, before its fields are read.  What is no text is refused
- * with the fields.  *out NULL: it names none. */
+/* The values of the recipe that a posted configuration names, before its fields are read.  A name that is no text is
+ * refused with the fields. *out NULL: it names none. */
 static enum rc read_recipe(struct run_config *c, const struct recipe **out, const struct json *body, struct err *err) {
   const struct json *name = json_type_of(body) == JSON_OBJECT ? json_get(body, "recipe") : NULL;
   *out = NULL;
@@ -470,10 +470,37 @@ static enum rc resolve(struct run_config *c, bool has_total_steps, bool has_grou
   return rc;
 }
 
+/* A configuration's nested values, as they came; NULL: left out. */
+struct nested {
+  const struct json *dataset, *sampling, *verifier, *advantage, *overlong, *filter, *training, *evaluation, *keep_best,
+      *start;
+};
+
+/* In this order, because the later ones are read by what the earlier ones say. recipe: NULL for none. */
+static enum rc read_nested(struct run_config *c, const struct nested *n, const struct recipe *recipe,
+                           struct arena *arena, struct err *err) {
+  enum rc rc = read_dataset(c, n->dataset, arena, err);
+  if (rc == RC_OK && n->sampling) rc = read_sampling(c, n->sampling, arena, err);
+  if (rc == RC_OK && n->verifier) rc = read_verifier(c, n->verifier, arena, err);
+  if (rc == RC_OK && n->advantage) rc = read_advantage(c, n->advantage, arena, err);
+  if (rc == RC_OK && n->overlong) rc = read_overlong(c, n->overlong, arena, err);
+  if (rc == RC_OK && n->filter) rc = read_filter(c, n->filter, arena, err);
+  if (rc == RC_OK && n->training) rc = read_training(c, n->training, arena, err);
+  if (rc == RC_OK) rc = evaluation_config_read(&c->evaluation, n->evaluation, &c->reading, arena, err);
+  if (rc == RC_OK) evaluation_config_judge(&c->evaluation, &c->verifier);
+  if (rc == RC_OK) rc = keep_best_read(&c->keep_best, n->keep_best, &c->evaluation, arena, err);
+  if (rc == RC_OK && recipe && recipe->overlong_share && !n->overlong)
+    c->overlong_buffer = c->sampling.max_new_tokens / recipe->overlong_share;
+  if (rc == RC_OK && recipe && recipe->teaches && !c->training.teacher[0])
+    rc = err_set(err, RC_INVALID, "training.teacher",
+                 "recipe '%s' needs a teacher: the digest that a trainer-server with --role teach logs at its start",
+                 recipe->name);
+  return rc == RC_OK && n->start ? read_start(c, n->start, arena, err) : rc;
+}
+
 static enum rc parse(struct run_config *out, const struct json *body, bool posted, struct arena *arena,
                      struct err *err) {
-  const struct json *dataset = NULL, *sampling = NULL, *verifier = NULL, *advantage = NULL, *overlong = NULL,
-                    *filter = NULL, *training = NULL, *evaluation = NULL, *keep_best = NULL, *start = NULL;
+  struct nested nested = {0};
   struct choices choices = {.frontier = "priority"};
   bool has_groups_per_round = false;
   struct run_config *c = out;
@@ -514,7 +541,7 @@ static enum rc parse(struct run_config *out, const struct json *body, bool poste
           {.name = "group_timeout_ms", .kind = FIELD_I32, .target = &c->group_timeout_ms, .min = 100, .max = 86400000},
           {.name = "seed", .kind = FIELD_U64, .target = &c->seed},
           {.name = "rounds", .kind = FIELD_I32, .target = &c->rounds, .min = 1, .max = LIMIT_ROUNDS},
-          {.name = "dataset", .kind = FIELD_VALUE, .target = &dataset, .required = true},
+          {.name = "dataset", .kind = FIELD_VALUE, .target = &nested.dataset, .required = true},
           {.name = "groups_per_round",
            .kind = FIELD_I32,
            .target = &c->groups_per_round,
@@ -536,40 +563,24 @@ static enum rc parse(struct run_config *out, const struct json *body, bool poste
            .target = &c->lease_samples_max,
            .min = 0,
            .max = LIMIT_SAMPLES_PER_GROUP},
-          {.name = "sampling", .kind = FIELD_VALUE, .target = &sampling},
-          {.name = "verifier", .kind = FIELD_VALUE, .target = &verifier},
-          {.name = "advantage", .kind = FIELD_VALUE, .target = &advantage},
-          {.name = "overlong", .kind = FIELD_VALUE, .target = &overlong},
-          {.name = "filter", .kind = FIELD_VALUE, .target = &filter},
-          {.name = "training", .kind = FIELD_VALUE, .target = &training},
-          {.name = "evaluation", .kind = FIELD_VALUE, .target = &evaluation},
+          {.name = "sampling", .kind = FIELD_VALUE, .target = &nested.sampling},
+          {.name = "verifier", .kind = FIELD_VALUE, .target = &nested.verifier},
+          {.name = "advantage", .kind = FIELD_VALUE, .target = &nested.advantage},
+          {.name = "overlong", .kind = FIELD_VALUE, .target = &nested.overlong},
+          {.name = "filter", .kind = FIELD_VALUE, .target = &nested.filter},
+          {.name = "training", .kind = FIELD_VALUE, .target = &nested.training},
+          {.name = "evaluation", .kind = FIELD_VALUE, .target = &nested.evaluation},
           {.name = "stage_timeout_ms", .kind = FIELD_I32, .target = &c->stage_timeout_ms, .min = 10, .max = 3600000},
           {.name = "publish_every", .kind = FIELD_I32, .target = &c->publish_every, .min = 0, .max = LIMIT_ROUNDS},
           {.name = "pass_timeout_ms", .kind = FIELD_I32, .target = &c->pass_timeout_ms, .min = 0, .max = 86400000},
           {.name = "keep_rounds", .kind = FIELD_I32, .target = &c->keep_rounds, .min = 0, .max = LIMIT_ROUNDS},
           {.name = "keep_last", .kind = FIELD_I32, .target = &c->keep_last, .min = 0, .max = KEEP_LAST_MAX},
-          {.name = "keep_best", .kind = FIELD_VALUE, .target = &keep_best},
-          {.name = "start", .kind = FIELD_VALUE, .target = &start}),
+          {.name = "keep_best", .kind = FIELD_VALUE, .target = &nested.keep_best},
+          {.name = "start", .kind = FIELD_VALUE, .target = &nested.start}),
       UNKNOWN_REFUSED, arena, err);
   if (rc == RC_OK) rc = read_choices(c, &choices, err);
-  if (rc == RC_OK) rc = read_dataset(c, dataset, arena, err);
-  if (rc == RC_OK && sampling) rc = read_sampling(c, sampling, arena, err);
-  if (rc == RC_OK && verifier) rc = read_verifier(c, verifier, arena, err);
-  if (rc == RC_OK && advantage) rc = read_advantage(c, advantage, arena, err);
-  if (rc == RC_OK && overlong) rc = read_overlong(c, overlong, arena, err);
-  if (rc == RC_OK && filter) rc = read_filter(c, filter, arena, err);
-  if (rc == RC_OK && training) rc = read_training(c, training, arena, err);
-  if (rc == RC_OK) rc = evaluation_config_read(&c->evaluation, evaluation, &c->reading, arena, err);
-  if (rc == RC_OK) evaluation_config_judge(&c->evaluation, &c->verifier);
-  if (rc == RC_OK) rc = keep_best_read(&c->keep_best, keep_best, &c->evaluation, arena, err);
-  if (rc == RC_OK && recipe && recipe->overlong_share && !overlong)
-    c->overlong_buffer = c->sampling.max_new_tokens / recipe->overlong_share;
-  if (rc == RC_OK && recipe && recipe->teaches && !c->training.teacher[0])
-    rc = err_set(err, RC_INVALID, "training.teacher",
-                 "recipe '%s' needs a teacher: the digest that a trainer-server with --role teach logs at its "
-                 "start", recipe->name);
-  const struct json *total_steps = training ? json_get(training, "total_steps") : NULL;
-  if (rc == RC_OK && start) rc = read_start(c, start, arena, err);
+  if (rc == RC_OK) rc = read_nested(c, &nested, recipe, arena, err);
+  const struct json *total_steps = nested.training ? json_get(nested.training, "total_steps") : NULL;
   if (rc == RC_OK)
     rc = resolve(c, total_steps && json_type_of(total_steps) != JSON_NULL, has_groups_per_round, err);
   return rc;
@@ -596,7 +607,8 @@ static enum rc check_lone_samples(const struct run_config *c, bool trains_on_rol
                  "advantage.kind 'batch'; got 1");
 }
 
-/* What could be run, and would do nothing.  Not of a stored one, which may be from before this was asked for. */
+/* Refuses configurations that could be run, but would do nothing.  Not for stored ones, which may be older than this
+ * check. */
 static enum rc check_purpose(const struct run_config *c, struct err *err) {
   const bool evaluates = is_objective(c, "evaluate"), rl = !evaluates && !is_objective(c, "cross_entropy");
   const bool earns = reward_earns(&c->verifier), taught = c->training.teacher[0];
