@@ -29,7 +29,7 @@ export function mount(root, context) {
         series: [{ key: "mean", label: "mean", colour: "--c1" }, { key: "max", label: "longest", colour: "--c2", dash: "dashed" }, { key: "min", label: "shortest", colour: "--c6", dash: "dotted" }, { key: "p10", colour: "--c1" }, { key: "p90", label: "middle four fifths", colour: "--c1", to: "p10" }],
         columns: (rounds) => ({ mean: rounds.map((round) => round.completion_tokens_mean), max: value(rounds, "max"), min: value(rounds, "min"), p10: value(rounds, "p10"), p90: value(rounds, "p90") }) },
       { title: "Cut off", about: "Share of the samples that ended by their length.", show: (v) => percent(v, 1), min: 0, suggestedMax: 0.01, height: 300, series: [{ key: "cut", label: "cut off", colour: "--c2" }], columns: (rounds) => ({ cut: spread.column(rounds, cut) }) },
-      { title: "Turns", about: "What the model wrote of a completion without others writing between: mean and most over a round's samples.", show: number, min: 0,
+      { title: "Turns", about: "Parts of a completion that the model wrote without interruption. Mean and most over a round's samples.", show: number, min: 0,
         series: [{ key: "mean", label: "mean", colour: "--c1" }, { key: "max", label: "most", colour: "--c2", dash: "dashed" }],
         columns: (rounds) => ({ mean: turns(rounds, "mean"), max: turns(rounds, "max") }) },
       { title: "Tokens of a round", about: "Sampled, and trained on.", show: count, min: 0, series: [{ key: "sampled", label: "sampled", colour: "--c3" }, { key: "trained", label: "trained on", colour: "--c2", dash: "dashed" }], columns: (rounds) => ({ sampled: rounds.map((r) => r.sampled_tokens), trained: rounds.map((r) => r.tokens) }) },

@@ -38,7 +38,7 @@ const inner = roundCharts({
       columns: (rounds) => ({ trainer: rounds.map((r) => r.trainer_waiting_ratio), pool: rounds.map((r) => r.generation_idle_ratio) }) },
     { title: "Entropy", about: "Mean over the trained tokens, in nats.", show: number, min: 0, series: [{ key: "entropy", label: "entropy", colour: "--c3" }], columns: (rounds) => ({ entropy: rounds.map((r) => r.entropy) }) },
     { title: "Gradient norm", about: "Before clipping.", show: number, min: 0, series: [{ key: "norm", label: "gradient norm", colour: "--c2" }], columns: (rounds) => ({ norm: rounds.map((r) => r.grad_norm) }) },
-    { title: "Loss", about: "Over what the step is divided by.", show: number, series: [{ key: "loss", label: "loss", colour: "--c4" }], columns: (rounds) => ({ loss: rounds.map((r) => r.loss) }) },
+    { title: "Loss", about: "Divided by the step's denominator.", show: number, series: [{ key: "loss", label: "loss", colour: "--c4" }], columns: (rounds) => ({ loss: rounds.map((r) => r.loss) }) },
   ],
 });
 

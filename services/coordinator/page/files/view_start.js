@@ -146,7 +146,7 @@ export async function mount(root, { go }) {
       write(JSON.parse(await file.files[0].text()));
       show();
     } catch (error) {
-      fill(said, note(`The file is no configuration: ${error.message}`, "bad"));
+      fill(said, note(`The file is not a configuration: ${error.message}`, "bad"));
     }
   } } });
   const others = Object.keys(schema.properties).filter((name) => !FIRST.includes(name));
