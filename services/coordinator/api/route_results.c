@@ -291,8 +291,7 @@ static bool has_plain_segments(const struct sample_result *s) {
   return s->segment_count == 0 || (s->segment_count == 1 && s->segments[0].loss_mask);
 }
 
-/* Of samples that take several versions only a finished one can be plain: samples.version_first tells which one it is
- * of. */
+/* Where samples may have several versions only a finished one can be plain: samples.version_first names its version. */
 static bool has_plain_spans(const struct core *c, const struct lease_row *l, const struct sample_result *s) {
   if (s->span_count != 1 || !s->spans[0].fresh) return s->span_count == 0;
   return c->context->config.mode == MODE_INFLIGHT ? s->finish != FINISH_ABORT : s->spans[0].version == l->version_min;
@@ -307,7 +306,7 @@ static enum rc store_segment(struct core *c, const struct lease_row *l, const st
                           b_int(segment->count), b_int(segment->loss_mask)));
 }
 
-/* Of a sample that no token is trained on (struct run_config), one segment says so. */
+/* For a sample of which no token is trained on (struct run_config) one segment says so. */
 static enum rc store_segments(struct core *c, const struct lease_row *l, const struct sample_result *s,
                               struct err *err) {
   enum rc rc = RC_OK;
@@ -358,7 +357,7 @@ static enum rc store_rollout(struct core *c, const struct lease_row *l, const st
   "INTO rollouts (run, round, group_ordinal, sample, partial, token_ids, logprobs, text) VALUES (?1, ?2, ?3, ?4, ?5, " \
   "?6, "                                                                                                               \
   "?7, ?8)"
-  /* a row that nothing can be in the place of is not looked for, and cannot fail halfway */
+  /* a row that can replace none is not looked for, and cannot fail halfway */
   rc = store_exec(c->store, err, again ? "INSERT OR REPLACE " ROLLOUT_VALUES : "INSERT " ROLLOUT_VALUES,
                   BINDS(b_int(l->run), b_int(l->round), b_int(l->group), b_int(s->sample), b_int(done == NULL),
                         b_blob(ids, ids_len),

@@ -77,7 +77,7 @@ enum rc batch_from_dataset(struct built_batch *out, struct store *s, struct run_
 
 /* ---- rollouts ---- */
 
-/* What the trainer is told of a sample of several versions. */
+/* What the trainer is told about a sample of several versions. */
 static enum rc sample_in_flight(struct built_batch *out, struct store *s, struct batch_sample *sample,
                                 const struct lag_sample *which, int64_t version, struct arena *arena,
                                 struct err *err) {

@@ -269,15 +269,15 @@ static bool step_was_sent(const struct driver *d, const struct active_run *a, in
   return s->run == a->run && s->round == round && s->trainer == d->trainer.worker;
 }
 
-/* All batches of the round were sent to this trainer by this life, so no earlier one has submitted the step behind
- * them. */
+/* All batches of the round were sent to this trainer since the start, so the step behind them was not submitted
+ * before. */
 static bool step_is_new(const struct driver *d, const struct active_run *a, int64_t round) {
   const struct sent_batches *s = &d->sent;
   return s->first && s->run == a->run && s->round == round && s->trainer == d->trainer.worker &&
          !step_was_sent(d, a, round) && d->trouble_since_ms == 0;
 }
 
-/* One whose version is published is only asked for: how long it took is all that is missing. */
+/* A step whose version is published is only asked for: only the time that it took is missing. */
 static enum rc step_submit(struct driver *d, const struct active_run *a, int64_t round, const struct submit_step *m,
                            struct arena *arena, struct err *err) {
   const struct trainer_client t = driver_trainer(d);
@@ -293,7 +293,7 @@ static bool step_is_left_alone(const struct driver *d, const struct active_run *
          a->state == RUN_RUNNING && d->trouble_since_ms == 0;
 }
 
-/* One that is left alone: asked for when the driver is woken, by its publication or by something else. */
+/* A step that is left alone: it is asked for when the driver is woken, by its publication or by something else. */
 static enum rc step_ask(struct driver *d, const struct active_run *a, int64_t round, bool *over, struct err *err) {
   const struct trainer_client t = driver_trainer(d);
   const struct id_text id = id_round(a->run, round);

@@ -107,7 +107,7 @@ static enum rc prompts_read(struct core *c, const struct open_round *r, int grou
   return rc;
 }
 
-/* What a round's view tells of the plan; nothing while none could be made. */
+/* What a round's view shows of the plan; nothing while none could be made. */
 static enum rc plan_store(struct core *c, const struct open_round *r, const struct admission_plan *p, struct err *err) {
   if (!(p->filled_end_us > 0)) return RC_OK;
   return store_exec(c->store, err,
@@ -118,7 +118,7 @@ static enum rc plan_store(struct core *c, const struct open_round *r, const stru
                           b_real(p->filled_end_us)));
 }
 
-/* How the round goes: see pace.h.  Planned, and stored, when it is asked for first. */
+/* The round's plan (pace.h), which is made, and stored, when it is first asked for. */
 static enum rc plan_of_round(struct core *c, const struct open_round *r, const struct admission_plan **plan,
                              struct err *err) {
   const struct run_config *config = &c->context->config;
@@ -418,7 +418,7 @@ static enum rc note_overtaken(struct core *c, const struct open_round *r, struct
   return rc;
 }
 
-/* What the worker holds, for it was asked last when it had less or more. */
+/* Reads what the worker holds now: at its last poll it had less or more. */
 static enum rc held_look(struct core *c, struct live_worker *w, struct err *err) {
   int64_t held = 0;
   enum rc rc =
@@ -430,7 +430,7 @@ static enum rc held_look(struct core *c, struct live_worker *w, struct err *err)
   return rc;
 }
 
-/* How many samples the worker may have of those that wait.  What all hold is known as of each one's last poll. */
+/* How many of the waiting samples the worker may have.  What each worker holds is known from its last poll. */
 static enum rc share_of(struct core *c, struct live_worker *w, int slots, int servers, int waiting, int *take,
                         struct err *err) {
   *take = slots;
@@ -721,9 +721,9 @@ enum rc leases_expire(struct core *c, struct err *err) {
   return rc;
 }
 
-/* A server of another version may be unable to read what it is granted, and can say so in its own log alone.
- * Heartbeats that name no lease tell: it beats, asks for more, and lets all of them expire.  A lost answer is none of
- * its doing, and many may be lost one after another, so it is asked again some time. */
+/* A server of another version may be unable to read what it is granted, and can say so only in its own log.  Its
+ * heartbeats show it: they go on but name no lease, it asks for more, and lets all of them expire. A lost answer is not
+ * its fault, and many may be lost one after another, so it gets another chance later. */
 static enum rc note_untaken(struct core *c, struct live_worker *w, bool holds, struct err *err) {
   const int64_t rest_ms = REST_TTLS * (int64_t)c->options.lease_ttl_ms;
   char detail[LIMIT_NAME_MAX + 224];

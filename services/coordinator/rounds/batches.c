@@ -363,8 +363,8 @@ enum rc batches_plan_sealed(struct core *c, bool trainer_idle, bool *planned, st
 
 /* ---- planning ahead ---- */
 
-/* What waits for the round; groups 0: nothing.  What a preprocessor may yet compute is left to the driver, which knows
- * whether the trainer stands still for it. */
+/* The groups that wait for the round; groups 0: none.  Those that a preprocessor may yet compute are left to the
+ * driver, which knows whether the trainer stands still for them. */
 static enum rc first_select(struct core *c, struct batch_plan *plan, struct arena *arena, struct err *err) {
   const struct batch_moment moment = {.wall_ms = c->wall_ms, .trainer_idle = false};
   plan->groups = 0;
@@ -391,7 +391,7 @@ static enum rc first_read(struct core *c, struct batch_plan *plan, struct err *e
   return rc;
 }
 
-/* If the step over `round` has been begun, so that its groups are settled.  What will be too old for the next one is
+/* If the step over `round` has begun, so that its groups are settled.  Groups that will be too old for the next one are
  * left out. */
 static enum rc plan_ahead_of_step(struct core *c, int64_t run, int64_t round, struct err *err) {
   struct batch_plan plan = {.run = run, .round = round + 1};

@@ -405,7 +405,7 @@ static bool is_judged_here(const struct core *c, const struct reward_rule *rule)
   return reward_remote_terms(rule) == 0 && !c->context->config.shuffle_rewards;
 }
 
-/* Of a complete group that waits for its check: what it will be sealed with if it holds. */
+/* For a complete group that waits for its check: the values with which it will be sealed if it passes. */
 static enum rc advantages_expected(struct core *c, const struct group_head *h, const struct done_sample *done,
                                    int count, const float **out, struct arena *arena, struct err *err) {
   struct sealing g = {.head = h, .rule = run_rule(&c->context->config, h->set)};

@@ -292,7 +292,7 @@ enum rc round_generated(struct core *c, int64_t run, int64_t round, struct err *
   return rc == RC_OK ? round_run_complete(c, run, err) : rc;
 }
 
-/* The batches' sums of how far the policy has moved away from the one that sampled and from its reference, in the order
+/* The batches' sums of how far the policy has moved from the one that sampled and from its reference, in the order
  * of their numbers, null when one of them is not finite; and how old the tokens were, null where no batch told. */
 static enum rc ratios_note(struct core *c, int64_t run, int64_t round, struct err *err) {
 #define FINITE_SUM(column) "iif(count(" column ") = count(*), sum(" column "), NULL)"
@@ -308,8 +308,8 @@ static enum rc ratios_note(struct core *c, int64_t run, int64_t round, struct er
 #undef FINITE_SUM
 }
 
-/* The samples of the round's steps, but of those steps that no token is trained on in: they have the denominator 0 and
- * are skipped. */
+/* The samples of the round's steps, except steps in which no token is trained on: they have the denominator 0 and are
+ * skipped. */
 static enum rc counted_samples(struct core *c, int64_t run, int64_t round, int64_t *out, struct err *err) {
   return store_int(c->store, out, err,
                    "SELECT i.counted + iif((SELECT coalesce(sum(trained_tokens), 0) FROM batches WHERE run = ?1 AND "

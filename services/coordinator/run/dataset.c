@@ -87,7 +87,7 @@ static enum rc fault_add(struct loader *l, enum rc rc, const struct err *fault, 
 
 static bool is_blank(const char *text, size_t len) { return strspn(text, " \t\r") >= len; }
 
-/* Says in which file something is wrong that no line is to blame for. */
+/* Names the file of a fault that is no single line's. */
 static enum rc in_file(const struct loader *l, enum rc rc, struct err *err) {
   if (rc != RC_OK && err && !err->field[0]) {
     err_in_file(err, l->line.options->name);
@@ -226,7 +226,7 @@ int dataset_part(const struct dataset *d, int index) {
 
 /* ---- order ---- */
 
-/* Every part, and their turns, shuffle by a seed of their own; the first part by the run's, as a dataset without
+/* Every part, and the turns, are shuffled by their own seed; the first part by the run's, like a dataset without
  * parts. */
 static uint64_t seed_of(uint64_t seed, int part) { return seed + (uint64_t)part * 0x9E3779B97F4A7C15u; }
 
@@ -250,7 +250,7 @@ static struct dataset_place within_part(const struct dataset *d, struct dataset_
   return (struct dataset_place){p.first + (int)lines->items[within], epoch};
 }
 
-/* The parts in turns, as evenly as their weights allow: at each place the part goes that is furthest behind. */
+/* The parts take turns, as evenly as their weights allow: each place goes to the part that is furthest behind. */
 static void turns_even(const struct dataset *d, uint32_t *turns) {
   int64_t behind[DATASET_PARTS_MAX] = {0};
   for (int32_t place = 0; place < d->weights; place++) {

@@ -23,7 +23,7 @@ enum rc run_queue_check(struct store *s, struct err *err) {
   return rc;
 }
 
-/* Do the run and the version exist that it is to start from? */
+/* Do the run and the version exist from which it is to start? */
 static enum rc start_known(struct store *s, const struct run_start *start, struct err *err) {
   int64_t run = 0, evaluates = 0, versions = 0;
   if (start->from != START_CHECKPOINT) return RC_OK;
@@ -150,7 +150,7 @@ enum rc run_start_latest(struct core *c, struct run_config *config, struct err *
   return RC_OK;
 }
 
-/* Is a step of the run under way that it starts from, which was sent before this run was known?  It may remove the
+/* Is a step under way, of the run from which it starts, that was sent before this run was known?  It may remove the
  * checkpoint, unless the trainer has been asked for it: RC_UNAVAILABLE. */
 static enum rc start_certain(struct core *c, const struct run_start *start, struct err *err) {
   struct store *s;

@@ -169,7 +169,7 @@ static void finish_if_ended(struct decode_job *job, struct sample *s, bool stops
   job->done_count++;
 }
 
-/* Without spans all tokens are version_min's: they come of a lease for one version. */
+/* Without spans all tokens are version_min's: they come from a lease for one version. */
 static enum rc take_spans(struct decode_job *job, struct sample *s, const struct partial_sample *p, struct err *err) {
   const struct version_span whole = {
       .version = job->version_min, .count = (int32_t)p->token_ids.count, .fresh = true};

@@ -194,7 +194,7 @@ static void gather(struct engine *e) {
 
 /* --- tokens --- */
 
-/* For clients that ask: the usual log-probabilities, before temperature, of the token and of the likeliest ones. */
+/* For clients that ask: the raw log-probabilities, before temperature, of the token and of the likeliest ones. */
 static void keep_raw(struct engine *e, struct sample *s, const float *logits) {
   const size_t k = (size_t)s->job->top_count, at = (size_t)s->count * k;
   s->logprobs[s->count] = sampler_logprob(e->sampler, logits, s->tokens[s->count]);
@@ -230,7 +230,7 @@ static void take_token(struct engine *e, struct sample *s, const struct draw *d)
     sample_finish(e, s, FINISH_LENGTH);
 }
 
-/* Has the device done what it was asked for?  When not, the engine has failed. */
+/* Has the device done its work?  If not, the engine has failed. */
 static bool device_holds(struct engine *e) {
   struct err err;
   if (e->failed) return false;

@@ -384,7 +384,7 @@ static enum rc fetch_model(struct staging *s, const struct trainer_client *clien
   return rc == RC_OK ? open_model(s, &files, err) : rc;
 }
 
-/* Are the run's versions announced before they are pushed?  Then this one was, and may be overtaken meanwhile. */
+/* Are the run's versions announced before they are pushed?  Then this one was, and may have been overtaken since. */
 static bool runs_ahead(struct staging *s, const char *run) {
   pthread_mutex_lock(&s->mutex);
   const bool yes = strcmp(s->announcing, run) == 0;
@@ -636,7 +636,7 @@ static enum rc push_acceptable(const struct staging *s, const struct staging_pus
   return push_is_wanted(s, push, err);
 }
 
-/* s->mutex held: a push that can be taken begins to come. */
+/* s->mutex held: notes that a push that can be taken has begun to arrive. */
 static void note_push(struct staging *s, const struct staging_push *push) {
   s->pushed_ms = clock_monotonic_ms();
   if (push->announced) snprintf(s->announcing, sizeof s->announcing, "%s", push->run);

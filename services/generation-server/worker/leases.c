@@ -282,8 +282,8 @@ static void *puller_main(void *argument) {
   while (!l->stopping && !l->draining) {
     const uint64_t seen = l->activity;
     struct engine *const engine = l->engine;
-    /* Without an engine it is not for leases that it asks, but to be told of the first version as soon as there is one;
-     * then the model is loaded. */
+    /* Without an engine it asks not for leases, but to be told of the first version as soon as there is one; then the
+     * model is loaded. */
     const int wanted = l->worker_id[0] ? samples_wanted(l) : 0;
     if (wanted <= 0) {
       wait_change(l, seen, 1000);
@@ -469,8 +469,8 @@ static bool was_sent(const struct held *h, const struct lease_ref *sent, size_t 
   return false;
 }
 
-/* With the lowest fence, when the samples were granted again meanwhile: the answer names ids, and each name is of one
- * lease that was sent.  NULL: none is held. */
+/* The one with the lowest fence, when the samples were granted again meanwhile: the answer names ids, and each id is
+ * one lease that was sent.  NULL: none is held. */
 static struct held *oldest_sent(struct leases *l, const char *id, const struct lease_ref *sent, size_t sent_count) {
   struct held *oldest = NULL;
   for (struct held *h = l->held; h; h = h->next) {

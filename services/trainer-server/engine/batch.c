@@ -186,7 +186,7 @@ static enum rc check_unit(struct units_job *j, size_t g, struct lane *lane, stru
 
 /* ---- a unit that is verified ---- */
 
-/* Passes over a unit that are judged otherwise each time say that something is wrong with this machine. */
+/* Passes over a unit that are judged differently each time show that something is wrong with this machine. */
 enum { VERIFY_TRIES = 3 };
 
 /* A unit, where its gradient goes, and what its samples are refused for. */
@@ -208,7 +208,7 @@ static enum rc judge(const struct verified_unit *v, struct sample_refusal *out, 
   return err_set(err, RC_NO_MEMORY, NULL, "the judgement of group %s was refused memory", in->groups[v->g].id);
 }
 
-/* The log-probabilities and draws of a forward pass alone, judged. */
+/* Log-probabilities and draws by a forward pass only, judged. */
 static enum rc judge_alone(struct verified_unit *v, struct sample_refusal *out, int *refused,
                            struct unit_result *result, struct timeline *timeline, struct err *err) {
   const struct engine *e = v->job->engine;
@@ -477,7 +477,7 @@ static enum rc take_kept(struct unit_report *r, const struct kept_unit *kept, co
 }
 
 /* Whether a check may take a group ahead.  Of several ranks, and where the gradient goes into the sums before the last
- * draw is known, none is; nor where a group's gradient needs what a teacher says. */
+ * draw is known, none is; nor where a group's gradient needs a teacher's log-probabilities. */
 static bool may_go_ahead(const struct engine *e, const struct batch_group *group) {
   return group->ahead && ranks_alone(&e->ranks) && !e->learning.parts && e->run.training.update == UPDATE_STRICT &&
          !e->run.training.teacher[0];
@@ -553,7 +553,7 @@ static void answer_fill(struct batch_status *out, const struct submit_batch *in,
   out->sample_count = at;
 }
 
-/* What a check took and no batch will be answered with: the next batch tells it, so that the sums are the
+/* Time that a check took, and with which no batch will be answered: the next batch reports it, so that the sums are the
  * timeline's. */
 static void checked_note(struct engine *e, const struct batch_work *work, int64_t waited_us) {
   e->next_step.checked_compute_us += waited_us;

@@ -48,7 +48,7 @@ enum rc step_check_order(const struct engine *e, int32_t after_steps, struct err
                  e->round.inner_steps, after_steps);
 }
 
-/* The denominator of an inner step is known before its units are computed, so it is held against what they came to. */
+/* The denominator of an inner step is known before its units are computed, so it is compared with what they came to. */
 static enum rc step_check_minibatch(const struct engine *e, const struct submit_step *in, struct err *err) {
   const bool by_tokens = e->run.unit.loss.normalization == NORMALIZE_TOKENS;
   if (e->run.training.update != UPDATE_MINIBATCH && in->inner)
@@ -226,7 +226,7 @@ static void step_finish(struct engine *e, struct job *job, struct weights_blob *
   version_checkpoint_begin(e);
 }
 
-/* Where the reference is taken anew, on every rank; twice is as good as once. */
+/* Where the reference is taken anew, on every rank; a repeat does no harm. */
 static enum rc step_refer(struct engine *e, int64_t version, struct err *err) {
   const int32_t every = e->run.training.reference_every;
   if (every == 0 || version % every != 0) return RC_OK;

@@ -117,7 +117,7 @@ static void push_and_announce(struct publisher *p, struct job *job, struct weigh
   announce(p, job);
 }
 
-/* The step was taken and its version is durable: nothing that goes wrong here makes it a failed one. */
+/* The step was taken and its version is durable: nothing that goes wrong here makes the step fail. */
 static void publish(struct publisher *p, struct queued_version *version) {
   struct job *job = version->step;
   const int64_t begun_us = clock_monotonic_us();
