@@ -52,6 +52,7 @@ struct sample {
                               * ones */
   struct stop_state matching; /* how much of the job's stop texts its tokens end with */
   bool kv_used;              /* a token was drawn from it */
+  bool kv_judged;            /* a token was drawn from all of it, which shows what is not finite */
   bool recomputing;          /* lost it in its slot when weights were swapped, and has drawn no token since */
   struct sample *head;        /* whose first tokens are this one's (branches.h); itself where there is no other */
   struct sample *parted_from; /* of a head: whose token parted_at was another one; NULL: of none */

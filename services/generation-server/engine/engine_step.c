@@ -185,6 +185,7 @@ static void gather(struct engine *e) {
     const int32_t first = s->kv.length, count = e->take[i];
     if (!reserve(e, i, first + count)) continue;
     if (first == 0) s->kv_swap = e->swap;
+    s->kv_judged = false;
     e->items[i] = picture(e, s);
     const int32_t row = add_rows(e, s, first, count);
     add_judged(e, s, row, first, count);
@@ -215,6 +216,7 @@ static void take_token(struct engine *e, struct sample *s, const struct draw *d)
   s->tokens[s->count] = d->token;
   s->logprobs[s->count] = d->logprob;
   if (!isfinite(d->logprob)) distrust(e, s);
+  s->kv_judged = true;
   s->versions[s->count] = e->policy.version;
   s->fresh[s->count] = kv_is_fresh(e, s);
   s->kv_used = true;

@@ -45,8 +45,9 @@ void samples_show(struct engine *e) {
 }
 
 void sample_drop_kv(struct engine *e, struct sample *s) {
+  if (!s->kv_judged) kv_distrust(e->kv, &s->kv); /* left within its prompt */
   kv_truncate(e->kv, &s->kv, 0);
-  s->kv_used = false;
+  s->kv_used = s->kv_judged = false;
   s->row = s->row_before = (struct row_name){0};
 }
 

@@ -577,6 +577,40 @@ static void cancelling_gives_everything_back(void **state) {
   rig_close(&rig);
 }
 
+/* Weights that have exploded computed a part of a prompt, and the request was dropped before a token was drawn from it:
+ * their NaN stayed behind what the next sample wrote to the same pages, and 0 x NaN is NaN. */
+static void what_was_dropped_within_its_prompt_leaves_no_nan(void **state) {
+  (void)state;
+  static struct outcome before, dropped, after;
+  struct rig rig;
+  int32_t prompt[64];
+  rig_open(&rig, 4, 64, 16, 40);
+  const size_t elements = rig.model->params.elements;
+  float *masters = rig.ops->alloc(rig.ops, elements * sizeof *masters);
+  assert_non_null(masters);
+  for (size_t i = 0; i < elements; i++) masters[i] = NAN;
+  weights_from_masters(rig.weights[1], masters);
+  rig.ops->release(rig.ops, masters);
+  const struct decode_job_spec next = spec_of(prompt, 20, 3, 2, 8);
+  submit(&rig, &next, &before);
+  run_until_idle(&rig);
+  assert_int_equal(engine_activate(rig.engine, rig.weights[1], &rig.policy[1]), RC_OK);
+  const struct decode_job_spec within = spec_of(prompt, 60, 5, 1, 8);
+  submit(&rig, &within, &dropped);
+  assert_true(engine_step(rig.engine)); /* the prompt's first 40 tokens */
+  engine_cancel(rig.engine, "gen", 0);
+  run_until_idle(&rig);
+  assert_int_equal(dropped.end, DECODE_JOB_DROPPED);
+  assert_int_equal(dropped.sample[0].count, 0);
+  assert_int_equal(engine_activate(rig.engine, rig.weights[0], &rig.policy[0]), RC_OK);
+  const struct decode_job_spec again = spec_of(prompt, 20, 3, 2, 8);
+  submit(&rig, &again, &after);
+  run_until_idle(&rig);
+  assert_same_outcome(&before, &after);
+  assert_pages_home(&rig);
+  rig_close(&rig);
+}
+
 static void what_can_never_fit_is_refused_with_numbers(void **state) {
   (void)state;
   struct rig rig;
@@ -690,6 +724,7 @@ int main(void) {
       cmocka_unit_test(a_like_numbered_version_of_another_run_voids_leases),
       cmocka_unit_test(abandoned_requests_are_dropped_whenever_they_are_marked),
       cmocka_unit_test(cancelling_gives_everything_back),
+      cmocka_unit_test(what_was_dropped_within_its_prompt_leaves_no_nan),
       cmocka_unit_test(what_can_never_fit_is_refused_with_numbers),
       cmocka_unit_test(stopping_ends_every_job),
       cmocka_unit_test(a_failed_device_ends_everything),
