@@ -104,8 +104,9 @@ static bool is_script(const char *name, size_t len) {
 
 static void put_property(struct rewrite *r, const char *name, size_t len, bool negated) {
   struct buf members = BUF_INIT;
-  const bool script = !is_category(name, len);
-  if (script && !is_script(name, len)) {
+  const bool whole = !memchr(name, '\0', len); /* names are compared as strings */
+  const bool script = whole && !is_category(name, len);
+  if (!whole || (script && !is_script(name, len))) {
     r->refused = "a property other than a general category or a script";
     return;
   }
@@ -183,7 +184,7 @@ static void put_escape(struct rewrite *r) {
       return;
     case 'u':
       for (int i = 0; i < 4; i++) {
-        if (r->end - r->p < 4 || !strchr("0123456789abcdefABCDEF", r->p[i])) {
+        if (r->end - r->p < 4 || !memchr("0123456789abcdefABCDEF", r->p[i], 22)) {
           r->refused = "\\u without four digits";
           return;
         }

@@ -270,6 +270,9 @@ static void test_patterns_that_are_not_read_alike(void **state) {
   refused(BYTES_OF("\\\\p{Alphabetic}"), "a general category or a script");
   refused(BYTES_OF("\\\\p{Cn}"), "a general category or a script");
   refused(BYTES_OF("\\\\p{Unknown}"), "a general category or a script");
+  refused(BYTES_OF("\\\\p{Han\\u0000mer}"), "a general category or a script");
+  refused(BYTES_OF("\\\\p{White_Space,\\u0000mer}"), "a general category or a script");
+  refused(BYTES_OF("\\\\u\\u0000\\u0000\\u0000\\u0000"), "four digits");
   refused(BYTES_OF("a{2}?"), "followed by ?");
   refused(BYTES_OF("a(?i)b|c"), "behind something in its branch");
   assert_int_equal(parse(BYTES_OF("(?i)a|b|(?:(?i)c|d{2,}?|\\\\{2}?)")), RC_OK);
