@@ -117,6 +117,7 @@ static void order_add(struct fake_trainer *t, const char *what, const char *cons
 
 /* lock held.  The real one takes such a job and fails it; that it came at all is what tests want to know. */
 static enum rc order_check(const struct fake_trainer *t, int32_t after_steps, struct err *err) {
+  if (!t->run[0]) return err_set(err, RC_CONFLICT, "run", "expected a run that is open, this trainer has forgotten it");
   if (after_steps == t->round_steps) return RC_OK;
   return err_set(err, RC_CONFLICT, "after_steps", "expected %d, got %d", t->round_steps, after_steps);
 }
