@@ -5,8 +5,9 @@
  * (change_history.h), and the whole version when it refuses it.
  *
  * Every push has the round's stage_timeout_ms, by both ways together.  A server that fails is reported, never waited
- * for: it must pull.  One that fails slowly is not pushed to by HTTP for a while (push_pauses.h).  Called by the publisher's thread and by those of background.c, each with a round of its own; one
- * round at a time uses the fabric, and one that finds it taken goes by HTTP alone.
+ * for: it must pull.  One that fails slowly is not pushed to by HTTP for a while (push_pauses.h).  Called by the
+ * publisher's thread and by those of background.c, each with a round of its own; one round at a time uses the fabric,
+ * and one that finds it taken goes by HTTP alone.
  *
  * Previous hop of a version: publisher.c.  Next: generation-server/api/route_push_weights.c. */
 #ifndef LEASEHOLD_TRAINER_SERVER_PUBLISH_PUSH_H
