@@ -377,7 +377,7 @@ def run_through_lying_proxies(tmp_path):
         ]
     )
     other_digest = altered(lambda answer: {**answer, "digest": "0" * 64})
-    before_server = Proxy([("POST /v1/push-weights", other_digest, silent, closes, lost_answer)])
+    before_server = Proxy([("POST /v1/push-weights", other_digest, closes, lost_answer, silent)])  # a slow failure pauses the next push
     before_coordinator = Proxy(
         [
             (r"POST /v1/workers/w\d+/heartbeat", garbage, oops),

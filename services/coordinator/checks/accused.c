@@ -82,7 +82,7 @@ static enum rc undecided(struct core *c, const struct accused *a, const char *na
   else
     snprintf(why, sizeof why,
              "the trainer and %.100s draw different samples, and no other worker that could decide agrees with either: "
-             "look after both; %s",
+             "look at both; %s",
              name, a->first);
   const enum rc rc = store_exec(c->store, err, "DELETE FROM quarantines WHERE run = ?1 AND round >= ?2",
                                 BINDS(b_int(a->run), b_int(a->since)));

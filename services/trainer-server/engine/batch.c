@@ -276,7 +276,7 @@ static enum rc verified_compute(struct verified_unit *v, struct unit_result *res
                    " are not finite in group %s; " STEP_DIVERGED,
                    in->version, in->groups[v->g].id, in->run);
   return err_set(err, RC_CORRUPT, NULL,
-                 "group %s was judged otherwise each time it was computed, %d times: look after this trainer's machine",
+                 "group %s was judged otherwise each time it was computed, %d times: look at this trainer's machine",
                  in->groups[v->g].id, VERIFY_TRIES);
 }
 
