@@ -3,6 +3,7 @@ server).  What would break: a lease that comes back to a server that can never r
 import itertools
 import json
 import threading
+import time
 
 import pytest
 
@@ -92,6 +93,7 @@ def test_leases_of_an_answer_that_was_lost_do_not_wait_for_their_end(base_model,
     answers = itertools.count()
 
     def lose_every_other(link):
+        time.sleep(0.002)  # answers of one millisecond are not told apart
         status, answer, kind, more = link.honest_answer()
         if not json.loads(answer).get("leases") or next(answers) % 2:
             link.send(whole(answer, f"{status} x", kind, more))

@@ -72,7 +72,7 @@ def test_a_server_that_cannot_be_pushed_to_costs_a_push_now_and_then(tmp_path):
         begun, before = time.monotonic(), round_of(cluster, run)
         wait_rounds(cluster, run, 40)
         rounds, seconds = round_of(cluster, run) - before, time.monotonic() - begun
-        tried = cluster.trainer.log_text().count("failed: POST")
+        tried = cluster.trainer.log_text().count(f"failed: POST {links['to-gen-0'].url}")
         # Pauses of 0.8 s, 1.6 s, 3.2 s and so on behind each: the n-th failure comes 0.8 * (2 ** (n - 1) - 1) s after the first at the soonest.
         assert 0 < tried and 0.8 * (2 ** (tried - 1) - 1) <= seconds, (tried, rounds, seconds)
         assert tried < rounds / 4, (tried, rounds, seconds)
