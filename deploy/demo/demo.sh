@@ -226,27 +226,33 @@ sampled_after=$ACCURACY format_after=$FORMAT
 evaluate after-greedy 1 0
 greedy_after=$ACCURACY
 
-# compare MODE: some rounds from the same start with the same seed; their timeline in $OUT/timeline-MODE.json; sets STATUS.
+# compare MODE N: some rounds from the same start with the same seed, for the N-th time; their timeline in $OUT/timeline-MODE-N.json.  All end with the same weights, DIGEST.
 compare() {
+  local digest
   run_create "overlap-$1" "$(jq --arg mode "$1" --arg run "$warmup_run" --argjson version "$WARMUP" --argjson n "$compared" '
     .name = "demo: what overlap is worth" | .mode = $mode | .rounds = $n | .start = {$run, $version} | del(.evaluation)' "$OUT/grpo.json")"
   run_wait "$RUN" quiet
-  timeline "$OUT/timeline-$1.json"
+  timeline "$OUT/timeline-$1-$2.json"
+  digest=$(jq -r .weights_digest <<<"$STATUS")
+  DIGEST=${DIGEST:-$digest}
+  [ "$digest" = "$DIGEST" ] || fail "$1 ended with other weights than the runs before, $digest instead of $DIGEST"
 }
 
 compared=$((ROUNDS < COMPARED ? (ROUNDS < 2 ? 2 : ROUNDS) : COMPARED))
 say "6. The first $compared rounds once more: sync beside pipelined, on these cores"
-compare sync
-sync_digest=$(jq -r .weights_digest <<<"$STATUS")
-compare pipelined
-[ "$(jq -r .weights_digest <<<"$STATUS")" = "$sync_digest" ] || fail "pipelined ended with other weights than sync, $(jq -r .weights_digest <<<"$STATUS") instead of $sync_digest"
+DIGEST="" # in this order a machine that becomes slower or faster meanwhile favours neither
+compare sync 1
+compare pipelined 1
+compare pipelined 2
+compare sync 2
+for mode in sync pipelined; do jq -s -L "$DATA" 'include "overlap"; together' "$OUT/timeline-$mode"-[12].json >"$OUT/timeline-$mode.json"; done
 beside() { # beside NAME: that definition of overlap.jq, of both timelines
   jq -nr -L "$DATA" --argjson own "$own" --slurpfile sync "$OUT/timeline-sync.json" --slurpfile pipelined "$OUT/timeline-pipelined.json" "include \"overlap\"; $1(\$sync[0]; \$pipelined[0]; \$own == 1)"
 }
 beside overlap >"$OUT/overlap.json"
 beside report
-same="  both end with the same weights, bit for bit: ${sync_digest:0:16}..."
-if [ "$MODE" != inflight ] && [ "$(jq -r --argjson n "$compared" '.history[] | select(.round == $n - 1) | .digest' <<<"$grpo")" = "$sync_digest" ]; then same+=", as the run above did after its round $compared"; fi
+same="  both end with the same weights, bit for bit: ${DIGEST:0:16}..."
+if [ "$MODE" != inflight ] && [ "$(jq -r --argjson n "$compared" '.history[] | select(.round == $n - 1) | .digest' <<<"$grpo")" = "$DIGEST" ]; then same+=", as the run above did after its round $compared"; fi
 echo "$same"
 
 checkpoint=$OUT/trainer/$grpo_run/v$ROUNDS

@@ -24,6 +24,9 @@ def overlap($sync; $pipelined; $apart): {sync: ($sync | figures), pipelined: ($p
   | .ratio = .pipelined.window / .sync.window
   | .attainable = (if $apart then ([.sync.sampling, .pipelined.fill + .sync.training] | max) / (.sync.sampling + .sync.training) else null end);
 
+# Timelines of the same workers, one after the other, as one.
+def together: {rounds: map(.rounds) | add, workers: map(.workers) | add | group_by([.kind, .name]) | map(.[0] + {intervals: map(.intervals) | add})};
+
 # Has every worker told what it did up to the end of the last round?
 def told: (.rounds[-1].published_ms * 1000) as $last
   | [.workers[] | select(.kind != "coordinator" and (.intervals | length) > 0) | .intervals[-1][2] >= $last - 1000] | length >= 2 and all;

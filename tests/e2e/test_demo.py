@@ -113,6 +113,16 @@ def test_the_comparison_is_what_one_computes_by_hand():
     assert found["sync"]["generation_idle_ratio"] == pytest.approx(0.7)
 
 
+def test_runs_of_one_mode_count_together():
+    """Each mode is played twice, so that a machine that becomes slower meanwhile favours neither."""
+    lanes = [[("gen-1", "generation", [("compute", since, since + 10)]), ("trainer", "trainer", [("compute", since + 10, since + 30)])] for since in (1000, 9000)]
+    first, second = timeline([100, 110], 60, 25, lanes[0]), timeline([300, 310], 60, 45, lanes[1])
+    both = json.loads(jq('include "overlap"; together', text=json.dumps([first, second])))
+    assert both["rounds"] == first["rounds"] + second["rounds"]
+    assert [(worker["name"], worker["intervals"]) for worker in both["workers"]] == [(a["name"], a["intervals"] + b["intervals"]) for a, b in zip(first["workers"], second["workers"])]
+    assert overlap(both, both)["sync"]["window"] == 205
+
+
 def test_sampling_bounds_a_round_where_training_is_shorter():
     assert overlap(timeline([100], 90, 90), timeline([95], 5, 90))["attainable"] == pytest.approx(90 / 120)
 
