@@ -220,26 +220,14 @@ static bool take_lease(struct leases *l, const struct lease *lease, const char *
   return h && rc == RC_OK;
 }
 
-static bool still_registered(struct leases *l, const char *worker_id, uint64_t epoch) {
-  pthread_mutex_lock(&l->mutex);
-  const bool same = epoch == l->epoch && strcmp(worker_id, l->worker_id) == 0;
-  pthread_mutex_unlock(&l->mutex);
-  return same;
-}
-
-/* False: the answer is another registration's. */
-static bool note_taken(struct leases *l, const char *worker_id, uint64_t epoch, int64_t leases) {
+/* Of an answer with so many leases, or of its failure, rc.  False: the registration that asked for it is over. */
+static bool note_answer(struct leases *l, const char *worker_id, uint64_t epoch, enum rc rc, size_t leases) {
   pthread_mutex_lock(&l->mutex);
   const bool mine = epoch == l->epoch && strcmp(worker_id, l->worker_id) == 0;
-  if (mine) l->taken += leases;
+  if (mine && rc == RC_OK) l->taken += (int64_t)leases;
+  if (mine && rc == RC_INVALID) l->counts = false;
   pthread_mutex_unlock(&l->mutex);
   return mine;
-}
-
-static void count_no_more(struct leases *l) {
-  pthread_mutex_lock(&l->mutex);
-  l->counts = false;
-  pthread_mutex_unlock(&l->mutex);
 }
 
 /* One poll, without the mutex. Returns how long to pause before the next, 0: not at all.  engine: NULL before there is
@@ -258,18 +246,18 @@ static int64_t poll_once(struct leases *l, struct lease_request *request, struct
   const int64_t begin_ms = clock_monotonic_ms();
   const enum rc rc =
       coordinator_leases(&client, worker_id, request, &answer, &arena, POLL_WAIT_MS + POLL_SLACK_MS, &err);
-  if (rc == RC_OK && note_taken(l, worker_id, request->epoch, (int64_t)answer.lease_count)) {
+  const bool mine = note_answer(l, worker_id, request->epoch, rc, rc == RC_OK ? answer.lease_count : 0);
+  if (rc == RC_OK && mine) {
     tell_ahead(l, &answer);
     l->options.told_current(l->options.context, &answer.current);
     bool all = answer.lease_count > 0 || clock_monotonic_ms() - begin_ms >= PAUSE_MS;
     for (size_t i = 0; i < answer.lease_count; i++) all &= take_lease(l, &answer.leases[i], worker_id, request->epoch);
     if (!all) pause_ms = engine ? PAUSE_MS : LOADING_MS;
   } else if (rc == RC_CONFLICT || rc == RC_NOT_FOUND) {
-    if (still_registered(l, worker_id, request->epoch)) l->options.stale(l->options.context);
+    if (mine) l->options.stale(l->options.context);
     pause_ms = PAUSE_MS;
   } else if (rc != RC_OK) {
     if (!atomic_load(&l->cancel_pull)) log_warn("asking for leases: %s", err.message);
-    if (rc == RC_INVALID) count_no_more(l);
     pause_ms = rc == RC_TIMEOUT ? PAUSE_MS : 5 * PAUSE_MS;
   }
   arena_free(&arena);

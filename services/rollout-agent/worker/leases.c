@@ -198,18 +198,12 @@ static void take_lease(struct leases *l, struct grant *g, const struct lease *le
   log_context_clear();
 }
 
-static bool still_registered(struct leases *l, const char *worker_id, uint64_t epoch) {
-  pthread_mutex_lock(&l->mutex);
-  const bool same = epoch == l->epoch && strcmp(worker_id, l->worker_id) == 0;
-  pthread_mutex_unlock(&l->mutex);
-  return same;
-}
-
-/* False: the answer is another registration's. */
-static bool note_taken(struct leases *l, const char *worker_id, uint64_t epoch, int64_t leases) {
+/* Of an answer with so many leases, or of its failure, rc.  False: the registration that asked for it is over. */
+static bool note_answer(struct leases *l, const char *worker_id, uint64_t epoch, enum rc rc, size_t leases) {
   pthread_mutex_lock(&l->mutex);
   const bool mine = epoch == l->epoch && strcmp(worker_id, l->worker_id) == 0;
-  if (mine) l->taken += leases;
+  if (mine && rc == RC_OK) l->taken += (int64_t)leases;
+  if (mine && rc == RC_INVALID) l->counts = false;
   pthread_mutex_unlock(&l->mutex);
   return mine;
 }
@@ -225,20 +219,20 @@ static int64_t poll_once(struct leases *l, const struct lease_request *request, 
   int64_t pause_ms = 0;
   const enum rc rc =
       coordinator_leases(&client, worker_id, request, &g->answer, &g->arena, POLL_WAIT_MS + POLL_SLACK_MS, &err);
-  if (rc == RC_OK && note_taken(l, worker_id, request->epoch, (int64_t)g->answer.lease_count)) {
+  const bool mine = note_answer(l, worker_id, request->epoch, rc, rc == RC_OK ? g->answer.lease_count : 0);
+  if (rc == RC_OK && mine) {
     loader_told_current(l->options.loader, &g->answer.current);
     for (size_t i = 0; i < g->answer.lease_count; i++)
       take_lease(l, g, &g->answer.leases[i], worker_id, request->epoch);
     if (g->answer.lease_count == 0 && clock_monotonic_ms() - begin_ms < PAUSE_MS) pause_ms = PAUSE_MS;
   } else if (rc == RC_CONFLICT || rc == RC_NOT_FOUND) {
-    if (still_registered(l, worker_id, request->epoch)) l->options.stale(l->options.context);
+    if (mine) l->options.stale(l->options.context);
     pause_ms = PAUSE_MS;
   } else if (rc != RC_OK) {
     if (!atomic_load(&l->cancel_pull)) log_warn("asking for leases: %s", err.message);
     pause_ms = rc == RC_TIMEOUT ? PAUSE_MS : 5 * PAUSE_MS;
   }
   pthread_mutex_lock(&l->mutex);
-  if (rc == RC_INVALID) l->counts = false;
   grant_release(g);
   pthread_mutex_unlock(&l->mutex);
   return pause_ms;
