@@ -94,7 +94,7 @@ void lease_result_encode(const struct lease_result *m, struct buf *out) {
 }
 
 enum rc lease_result_decode(struct lease_result *m, const struct json *body, struct arena *arena, struct err *err) {
-  *m = (struct lease_result){.nonfinite_version = LEASE_RESULT_FINITE};
+  *m = (struct lease_result){0};
   const struct json *samples = NULL;
   const struct json_field fields[] = {
       LEASE_RESULT_HEAD(m),
@@ -109,7 +109,6 @@ enum rc lease_result_decode(struct lease_result *m, const struct json *body, str
   enum rc rc = wire_fields(body, fields, WIRE_COUNT(fields), arena, err);
   if (rc == RC_OK) rc = wire_items(&list, &items, &m->sample_count, samples, arena, err);
   m->samples = items;
-  m->nonfinite = m->nonfinite_version != LEASE_RESULT_FINITE;
   return rc == RC_OK ? lease_result_check(m, err) : rc;
 }
 

@@ -7,13 +7,13 @@
 #include "common/wire/lease.h"
 
 /* The members beside `samples`, as entries of a field table. */
-#define LEASE_RESULT_HEAD(m)                                                                                           \
-  WIRE_NAME("worker_id", (m)->worker_id), WIRE_U64("epoch", (m)->epoch), WIRE_U64("fence", (m)->fence),                \
-      WIRE_DIGEST("loaded_digest", (m)->loaded_digest), WIRE_BOOL("handed_back", (m)->handed_back),                    \
-      {.name = "refused", .kind = FIELD_STRING, .target = &(m)->refused, .min = 1, .max = WIRE_REFUSED_BYTES}, {       \
-    .name = "nonfinite_version", .kind = FIELD_I64, .target = &(m)->nonfinite_version, .min = 0, .max = WIRE_EXACT_MAX \
+#define LEASE_RESULT_HEAD(m)                                                                                       \
+  WIRE_NAME("worker_id", (m)->worker_id), WIRE_U64("epoch", (m)->epoch), WIRE_U64("fence", (m)->fence),            \
+      WIRE_DIGEST("loaded_digest", (m)->loaded_digest), WIRE_BOOL("handed_back", (m)->handed_back),                \
+      {.name = "refused", .kind = FIELD_STRING, .target = &(m)->refused, .min = 1, .max = WIRE_REFUSED_BYTES}, {   \
+    .name = "nonfinite_version", .kind = FIELD_I64, .target = &(m)->nonfinite_version, .present = &(m)->nonfinite, \
+    .max = WIRE_EXACT_MAX                                                                                          \
   }
-enum { LEASE_RESULT_FINITE = -1 /* what nonfinite_version is before it is read */ };
 void lease_result_head_write(const struct lease_result *m, struct json_writer *w);
 
 /* Checks that the bounds of single numbers cannot express, in addition to wire_segments_check and

@@ -245,11 +245,10 @@ enum rc lease_result_decode_tensors(struct lease_result *m, const void *bytes, s
                                     struct err *err) {
   struct st_file *f;
   struct columns columns = {0};
-  *m = (struct lease_result){.nonfinite_version = LEASE_RESULT_FINITE};
+  *m = (struct lease_result){0};
   enum rc rc = st_open_memory(&f, bytes, len, err);
   if (rc != RC_OK) return rc;
   rc = read_head(m, f, arena, err);
-  m->nonfinite = m->nonfinite_version != LEASE_RESULT_FINITE;
   if (rc == RC_OK) rc = read_columns(&columns, f, arena, err);
   if (rc == RC_OK) rc = read_samples(m, &columns, arena, err);
   st_close(f);
