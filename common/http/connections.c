@@ -405,8 +405,7 @@ enum rc connections_create(struct connections *t, const struct service_limits *l
     snprintf(labels, sizeof labels, "why=\"%s\"", reasons[why]);
     t->dropped[why] = metrics_register(METRIC_COUNTER, "leasehold_http_connections_dropped_total", labels,
                                        "Connections ended from here: late (a head, a body or the taking of an answer), "
-                                       "idle, to make room, or gone (the "
-                                       "peer, in the middle of its request).");
+                                       "idle, to make room, or gone (the peer, in the middle of its request).");
   }
   return RC_OK;
 }

@@ -40,30 +40,32 @@ static enum rc say_text(struct store *s, int64_t run, const char *sql, const cha
   return rc;
 }
 
-/* Of those that could be given leases. */
-static enum rc all_in_quarantine(struct store *s, const struct active_run *a, char why[ERR_MESSAGE_MAX],
-                                 struct err *err) {
-  int64_t others = 0;
-  const enum rc rc = store_int(s, &others, err,
-                               "SELECT EXISTS (SELECT 1 FROM workers INDEXED BY workers_live WHERE live = 1 AND kind = "
-                               "?1 AND ready = 1 AND draining = 0 AND loaded_digest = ?2 AND name NOT IN (SELECT name "
-                               "FROM quarantines WHERE run = ?3))",
-                               BINDS(b_int(WORKER_GENERATION), b_digest(&a->digest), b_int(a->run)));
-  if (rc != RC_OK || others) return rc;
-  return say_text(s, a->run, "SELECT reason FROM quarantines WHERE run = ?1 ORDER BY at_ms DESC, name LIMIT 1",
-                  "only generation-servers in quarantine have the run's weights, which get no samples of it", why, err);
+/* Servers that have the run's weights and take leases: all of them, and those that are not in quarantine. */
+static enum rc fit_count(struct store *s, const struct active_run *a, int64_t *fit, int64_t *trusted, struct err *err) {
+  struct rows q;
+  bool row = false;
+  enum rc rc = store_query(s, &q, err,
+                           "SELECT count(*), count(*) FILTER (WHERE name NOT IN (SELECT name FROM quarantines WHERE "
+                           "run = ?3)) FROM workers INDEXED BY workers_live WHERE live = 1 AND kind = ?1 AND ready = 1 "
+                           "AND draining = 0 AND loaded_digest = ?2",
+                           BINDS(b_int(WORKER_GENERATION), b_digest(&a->digest), b_int(a->run)));
+  if (rc == RC_OK) rc = rows_next(&q, &row, err);
+  *fit = row ? rows_int(&q, 0) : 0;
+  *trusted = row ? rows_int(&q, 1) : 0;
+  rows_end(&q);
+  return rc;
 }
 
 /* A server that has another version says so itself while it loads this one; only who has it can be given a lease. */
 static enum rc samplers_missing(struct store *s, const struct active_run *a, char why[ERR_MESSAGE_MAX],
                                 struct err *err) {
-  int64_t registered = 0, fit = 0;
-  enum rc rc = store_int(s, &fit, err,
-                         "SELECT EXISTS (SELECT 1 FROM workers INDEXED BY workers_live WHERE live = 1 AND kind = ?1 "
-                         "AND ready = 1 AND draining = 0 AND loaded_digest = ?2)",
-                         BINDS(b_int(WORKER_GENERATION), b_digest(&a->digest)));
-  if (rc == RC_OK && fit) rc = all_in_quarantine(s, a, why, err);
-  if (rc != RC_OK || why[0]) return rc;
+  int64_t registered = 0, fit = 0, trusted = 0;
+  enum rc rc = fit_count(s, a, &fit, &trusted, err);
+  if (rc != RC_OK) return rc;
+  if (fit && !trusted)
+    return say_text(s, a->run, "SELECT reason FROM quarantines WHERE run = ?1 ORDER BY at_ms DESC, name LIMIT 1",
+                    "only generation-servers in quarantine have the run's weights, which get no samples of it", why,
+                    err);
   if (fit)
     return say_text(s, a->run,
                     "SELECT detail FROM incidents WHERE run = ?1 AND kind IN ('lease_refused', 'leases_untaken') "

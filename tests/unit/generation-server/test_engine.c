@@ -415,6 +415,15 @@ static void a_lease_on_other_weights_goes_back(void **state) {
   rig_close(&rig);
 }
 
+static void explode(const struct rig *rig, struct weights *w) {
+  const size_t elements = rig->model->params.elements;
+  float *masters = rig->ops->alloc(rig->ops, elements * sizeof *masters);
+  assert_non_null(masters);
+  for (size_t i = 0; i < elements; i++) masters[i] = NAN;
+  weights_from_masters(w, masters);
+  rig->ops->release(rig->ops, masters);
+}
+
 /* Its lease went on to the end, and its result was refused, again and again. */
 static void a_lease_ends_with_the_first_step_that_draws_what_is_not_finite(void **state) {
   (void)state;
@@ -422,10 +431,7 @@ static void a_lease_ends_with_the_first_step_that_draws_what_is_not_finite(void 
   struct rig rig;
   int32_t prompt[32], plain_prompt[32];
   rig_open(&rig, 8, 64, 16, 64);
-  float *masters = calloc(rig.model->params.elements, sizeof *masters);
-  for (size_t i = 0; i < rig.model->params.elements; i++) masters[i] = NAN;
-  weights_from_masters(rig.weights[0], masters);
-  free(masters);
+  explode(&rig, rig.weights[0]);
   struct lease lease = lease_of(&rig, prompt, 3);
   const struct decode_job_spec spec = spec_of(plain_prompt, 12, 2, 2, MAX_NEW);
   submit_lease(&rig, &lease, &o);
@@ -585,12 +591,7 @@ static void what_was_dropped_within_its_prompt_leaves_no_nan(void **state) {
   struct rig rig;
   int32_t prompt[64];
   rig_open(&rig, 4, 64, 16, 40);
-  const size_t elements = rig.model->params.elements;
-  float *masters = rig.ops->alloc(rig.ops, elements * sizeof *masters);
-  assert_non_null(masters);
-  for (size_t i = 0; i < elements; i++) masters[i] = NAN;
-  weights_from_masters(rig.weights[1], masters);
-  rig.ops->release(rig.ops, masters);
+  explode(&rig, rig.weights[1]);
   const struct decode_job_spec next = spec_of(prompt, 20, 3, 2, 8);
   submit(&rig, &next, &before);
   run_until_idle(&rig);
