@@ -1,4 +1,4 @@
-"""A link between two services that can hold back what goes through it, break, or be slow: TCP by a process of its own, so that it goes on when the test stands still.
+"""A link between two services that can hold back what goes through it, or break: TCP by a process of its own, so that it goes on when the test stands still.
 
 `Link(url)` forwards to that service until it is told otherwise; `link.url` is what the other one is told.  A link that is held takes connections and bytes and
 delivers nothing, in either direction, as a network does that drops packets; what it holds is delivered later.  Standard library only.
@@ -11,11 +11,9 @@ import threading
 
 
 class Link:
-    def __init__(self, target=None, delay_ms=0):
-        """delay_ms: each way."""
+    def __init__(self, target=None):
         self.process = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.url = f"http://127.0.0.1:{int(self.process.stdout.readline())}"
-        self.tell(delay_ms=delay_ms)
         if target:
             self.aim(target)
 
@@ -49,14 +47,13 @@ class Forwarder:
     """The process's side."""
 
     def __init__(self):
-        self.target, self.delay_s = 0, 0.0
+        self.target = 0
         self.open = asyncio.Event()
         self.open.set()
         self.writers = set()
 
     def obey(self, what):
         self.target = what.get("target", self.target)
-        self.delay_s = what.get("delay_ms", self.delay_s * 1000) / 1000
         if what.get("reset"):
             for writer in list(self.writers):
                 writer.transport.abort()
@@ -64,35 +61,18 @@ class Forwarder:
             (self.open.clear if what["held"] else self.open.set)()
         print("done", flush=True)
 
-    async def deliver(self, queue, writer):
-        loop = asyncio.get_running_loop()
-        while True:
-            due, chunk = await queue.get()
-            await asyncio.sleep(max(0, due - loop.time()))
+    async def pump(self, reader, writer):
+        while chunk := await reader.read(65536):
             await self.open.wait()
-            if not chunk:
-                writer.write_eof()
-                return
             writer.write(chunk)
             await writer.drain()
-
-    async def pump(self, reader, writer):
-        queue = asyncio.Queue(maxsize=64)
-        delivery = asyncio.ensure_future(self.deliver(queue, writer))
-        chunk = True
-        while chunk and not delivery.done():
-            try:
-                chunk = await reader.read(65536)
-            except OSError:
-                chunk = b""
-            await queue.put((asyncio.get_running_loop().time() + self.delay_s, chunk))
-        await delivery
+        await self.open.wait()
+        writer.write_eof()
 
     async def forward(self, reader, writer):
         pair = [writer]
         self.writers.add(writer)
         try:
-            await asyncio.sleep(2 * self.delay_s)  # a handshake
             await self.open.wait()
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.target)
             pair.append(far_writer)

@@ -23,6 +23,7 @@ def linked(folder, servers=2):
         links[name] = Link(target)
         return links[name].url
 
+    folder.mkdir(exist_ok=True)
     try:
         with Standalone(folder) as cluster:
             cluster.database = folder / "coordinator.db"
@@ -41,8 +42,8 @@ def linked(folder, servers=2):
             one.close()
 
 
-def begin(cluster, rounds=ENDLESS, **more):
-    config = grpo_config(rounds, groups=4, samples=4)
+def begin(cluster, **more):
+    config = grpo_config(ENDLESS, groups=4, samples=4)
     config["training"].update(lr=0.0004, checkpoint_every=50)
     return cluster.create_run({**config, **more})
 
